@@ -41,6 +41,7 @@ FORMS = {
   "splash": "JAX's splash attention kernel",
   "cudnn": "cuDNN's kernels",
 }
+"""The ways to compute attention, described for the header of a run."""
 WHOLE = 512  # The most tokens for which a TPU computes all of A at once.
 
 
@@ -53,7 +54,8 @@ def form_of(
 ) -> str:
   """The name of the form, in `FORMS`, in which attention is computed.
 
-  Only the plain form has A as an array.
+  `tokens` is S, `head_size` D_h, and `needs_A` says whether the caller needs A
+  as an array, which only the plain form has.
   """
   if needs_A or config.attention == "plain":
     return "plain"
@@ -77,10 +79,10 @@ class Msa(nn.Module):
 
   Given a `mask`, booleans (B, S) or an `AttentionMask`, no query attends to a
   token that it does not see: its weight in A is 0, and the other weights are
-  what they would be without it. If it sees none, all weights are 0.
+  what they would be without it. A query that sees no token has zero weights.
 
   With `read`, the queries are those of the first `read` tokens, and the result
-  is (B, read, D).
+  is (B, read, D). `scale` has the factors of LayerScale for the result.
 
   A is sown as `attention`. To differentiate with respect to A, pass zeros as
   `perturbations/attention`.
@@ -91,7 +93,7 @@ class Msa(nn.Module):
   qkv_bias = "qkv"  # Initials of the projections that have a bias.
   branch_bias = True  # Whether the last projection has one.
   changes_qk = False  # Whether `_prepare_qk` of a subclass changes q and k.
-  causal = False  # Whether a token sees itself and those before it alone.
+  causal = False  # Whether a token sees only itself and earlier tokens.
 
   @nn.compact
   def __call__(
@@ -113,8 +115,8 @@ class Msa(nn.Module):
       seen = seen.replace(causal=True)
     if queries is not None:
       seen = seen.of_keys(S)
-    # Where logits depend on places, all queries are computed, and those after
-    # `read` are cut off below.
+    # Logits that depend on places need all queries, since `where` has a place
+    # for every token; the rows after `read` are cut off below.
     if read is not None and not self._compares_places(R):
       queries = z[:, :read]
     U_q, U_k, U_v, U_msa = U = self.projections(D)
@@ -134,7 +136,7 @@ class Msa(nn.Module):
       z = z.astype(c.dtype)
       return self._on_tpu(form, z, U, scale, where, seen)[:, :read]
     dropout = nn.Dropout(c.attention_dropout_rate, deterministic=not train)
-    # A subclass may rotate the queries.
+    # The shortcut leaves out `_prepare_qk`, by which a subclass may rotate.
     as_written = replaced or R is not None or type(self) is not Msa
     is_few = queries is not None and queries.shape[1] < D // self.num_heads
     few = is_few and not as_written
@@ -260,12 +262,12 @@ class Msa(nn.Module):
 
 
 def to_heads(U: Projection, z: TokenValues) -> Keys:
-  """The product z U for every head."""
+  """The product z U for every head; (B, S, D) -> (B, k, S, D_h)."""
   return each_token(U, z).swapaxes(1, 2)
 
 
 def from_heads(U: Projection, SA: Keys) -> TokenValues:
-  """The product [SA_1; ...; SA_k] U, which joins the heads."""
+  """The product [SA_1; ...; SA_k] U; (B, k, S, D_h) -> (B, S, D)."""
   return each_token(U, SA.swapaxes(1, 2))
 
 
@@ -302,8 +304,8 @@ def softmax(
   """Softmax over keys, with logits and exponentials of type `dtype`.
 
   In bfloat16 the error of a weight is about 100 times larger, as a logit is off
-  by up to 2^-8 of itself. It is Flax's function, for which ONNX has a node; it
-  adds in float32 and rounds the sum.
+  by up to 2^-8 of itself. The function is Flax's, for which ONNX has a node; it
+  adds the exponentials in float32 and rounds the sum.
 
   Its derivative, dA = A (dlogits - sum(A dlogits)), is written out because it
   then needs nothing but A itself: left to JAX, a train step keeps more of the
@@ -329,8 +331,9 @@ def masked_softmax(
 ) -> Float[Array, "B k T S"]:
   """`softmax` over the keys that a query sees, and 0 for the others.
 
-  The logits of other keys are replaced by the lowest number before the softmax,
-  so that none is its maximum, however large, and none has a gradient.
+  The lowest finite number replaces the logits of hidden keys before the
+  softmax. A hidden logit is then never the maximum, however large it was, and
+  has no gradient.
   """
   mask = AttentionMask.of(mask)
   seen = mask.pairs(*logits.shape[2:])
@@ -343,7 +346,8 @@ def masked_softmax(
   A = softmax(jnp.where(seen, logits, lowest), dtype)
   if mask.each_sees_itself:
     return A
-  return jnp.where(seen, A, 0)  # A query that sees no key had equal weights.
+  # Softmax gives equal weights to the keys of a query that sees none.
+  return jnp.where(seen, A, 0)
 
 
 class MapHead(nn.Module):
@@ -351,9 +355,9 @@ class MapHead(nn.Module):
 
   If a mask has `queries`, one for each of M images, the result is (B, M, D).
 
-  A learned probe takes the place of the class token: it attends to all tokens
-  once, or to those that count, and an MLP with a residual follows, which
-  `make_mlp` builds from a name. There is no dropout.
+  A learned probe takes the place of the class token: it attends once to all
+  tokens, or to those that `mask` lets count. An MLP with a residual connection
+  follows, which `make_mlp(name="mlp")` builds. There is no dropout.
   """
 
   num_heads: int
@@ -382,10 +386,10 @@ class MapHead(nn.Module):
 class QueryPool(nn.Module):
   """Attention pooling of AIMv2 (arXiv:2411.14402); (B, S, D) -> (B, D).
 
-  A learned query for each head attends to all tokens, or to those that count:
-  softmax(q k^T / sqrt(D_h)) v, whose heads a dense layer joins. Keys and values
-  have no bias. If a mask has `queries`, one for each of M images, the result
-  is (B, M, D).
+  A learned query for each head attends to all tokens, or to those that `mask`
+  lets count: softmax(q k^T / sqrt(D_h)) v. A dense layer joins the heads. Keys
+  and values have no bias. If a mask has `queries`, one for each of M images,
+  the result is (B, M, D).
   """
 
   num_heads: int

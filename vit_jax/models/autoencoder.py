@@ -140,14 +140,16 @@ class Autoencoder(Composed):
 
 
 class Decoder(nn.Module):
-  """From the outputs of the seen tokens to the pixels of the hidden patches.
+  """Predicts the pixels of the hidden patches from the seen tokens' outputs.
+
+  Without `hidden_places` it predicts the pixels of all patches of `tokens`.
 
   Attributes:
     pixels: P^2 C, the values to predict for a patch.
     hidden_size, num_layers, num_heads, mlp_size: Sizes of the decoder.
     scan, remat: As those of the encoder.
-    config: The settings of its layers.
-    positions: Whether its tokens get positions.
+    config: The settings of the decoder's layers.
+    positions: Whether the decoder adds positions to its tokens.
   """
 
   pixels: int
@@ -195,7 +197,10 @@ class Decoder(nn.Module):
     return predict(norm(z[:, first:]))
 
   def _positions(self, grid: Any, dtype: Any, places: Any) -> Any:
-    """Positions of the patches at `places`, (b, K, D); zeros without them."""
+    """The `sincos` of the patches at `places`, (b, K, D).
+
+    They are zeros if the decoder adds no positions.
+    """
     D = self.hidden_size
     if isinstance(places, Layout):
       positions = sincos_at(places.place, D).astype(dtype)
@@ -206,6 +211,7 @@ class Decoder(nn.Module):
     return positions if self.positions else jnp.zeros_like(positions)
 
   def _layers(self, train: bool) -> Any:
+    """The decoder's layers, as functions of tokens to call in turn."""
     sizes = self.num_heads, self.mlp_size, self.config
     none: list[Any] = [None] * self.num_layers
     block = functools.partial(EncoderBlock, *sizes)
@@ -245,8 +251,9 @@ def sincos_at(place: Int[Array, "B K 2"], D: int) -> Float[Array, "B K D"]:
 
 
 def autoencoder(vit: nn.Module, **sizes: Any) -> Autoencoder:
-  """A model of this encoder with a decoder of these sizes.
+  """An `Autoencoder` of this encoder, with a decoder of these `sizes`.
 
-  Raises ValueError if the encoder's fields leave no tokens to hide.
+  Raises ValueError if the encoder cannot run on some of the patches alone, or
+  pools its tokens by layers that the decoder would leave untrained.
   """
   return Autoencoder(0, encoder_of(vit, _NEEDS), **sizes)

@@ -15,9 +15,10 @@ from vit_jax.models.vit import EncoderBlock
 class AxialBlock(nn.Module):
   """A row layer and a column layer; (B, N, D) -> (B, N, D), N = h w.
 
-  `grid` is (h, w). Its own attention weights are (B h, k, w, w) and (B w, k, h,
-  h). Raises ValueError if a token is not a patch of the grid, patches were left
-  out, or there are relative positions along the whole sequence.
+  `grid` is (h, w); None takes the tokens as one column. The attention weights
+  are (B h, k, w, w) and (B w, k, h, h). Raises ValueError if a token is not a
+  patch of the grid, patches were left out, or there are relative positions
+  along the whole sequence.
   """
 
   num_heads: int

@@ -63,7 +63,7 @@ class Composed(Model):
 
   @nn.nowrap
   def apply(self, variables: Any, *args: Any, **options: Any) -> Any:
-    """As `Model.apply`; `method` may also name one of the encoder's."""
+    """As `Model.apply`; `method` may also name a method of the encoder."""
     name = options.get("method")
     if isinstance(name, str) and not hasattr(type(self), name):
       return super().apply(
@@ -114,13 +114,15 @@ class Composed(Model):
 class Needs:
   """The requirements of an objective on its encoder; `encoder_of` checks them.
 
+  All fields but `key` are booleans; each demands what is said here if true.
+
   Attributes:
     key: The key of the configuration that chooses the objective.
-    patches: A Transformer, with embeddings and outputs of patches.
+    patches: The encoder is a Transformer, with tokens for patches.
     all_patches: No patch may be left out by PatchDropout.
     hides: Patches are hidden, and must not influence those that are seen.
-    some_patches: The layers run on some of the patches.
-    two_sizes: The model takes images of two sizes.
+    some_patches: The layers can run on some of the patches alone.
+    two_sizes: The encoder takes images of two sizes.
     tokens: The outputs of tokens are trained, so no layer may pool them.
     features: No representation layer may follow the pooling.
   """
@@ -138,7 +140,7 @@ class Needs:
 def encoder_of(model: Any, needs: Needs) -> Any:
   """The encoder of an objective's model: `model` without its head.
 
-  Raises ValueError with the reason if it lacks what the objective needs.
+  Raises ValueError with the reason if `model` lacks what the objective needs.
   """
   if reason := next(_reasons(model, needs), None):
     raise ValueError(f"{needs.key}: {reason}.")
@@ -148,10 +150,11 @@ def encoder_of(model: Any, needs: Needs) -> Any:
 def with_resized_positions(
   encoder: Any, grid: Grid | None
 ) -> tuple[Any, Grid | None]:
-  """The encoder, with positions that are resized, and the grid they are for.
+  """The encoder for crops of several sizes, and the grid of its positions.
 
-  `grid` has the patches of a large crop, for an encoder without a grid of its
-  own.
+  The positions of other crops are resized from that grid: the encoder's own
+  `position_grid`, or else `grid`, the patches of a large crop. An encoder
+  without such a field is returned as it is; `BaseVit.place` takes the grid.
   """
   grid = encoder.position_grid or grid
   if encoder.resizes_positions:
@@ -160,7 +163,7 @@ def with_resized_positions(
 
 
 def _reasons(model: Any, needs: Needs) -> Iterator[str]:
-  """Why a model cannot be the encoder; nothing if it can."""
+  """The reasons why a model cannot be the encoder; none if it can."""
   kind = type(model).__name__
   choose = "choose a model such as model.variant=B/16"
   if not isinstance(model, BaseVit | ResNet):
@@ -193,7 +196,7 @@ def _reasons(model: Any, needs: Needs) -> Iterator[str]:
 
 
 def _unfit_layers(vit: Any, needs: Needs) -> Iterator[str]:
-  """Why the layers, or their positions, are for whole images of one size."""
+  """The reasons why layers or positions need whole images, or one size."""
   needs_grid = hasattr(vit.block, "grid")
   if needs.some_patches and needs_grid:
     yield (

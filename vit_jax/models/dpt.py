@@ -35,9 +35,11 @@ Maps = Float[Array, "B h w C"]
 def layers_of(
   model: Any, layers: tuple[int, ...], task: str
 ) -> tuple[int, ...]:
-  """The four layers that a head reads, by default at each quarter of a model.
+  """The four layers that a head reads, counted from 1.
 
-  Raises ValueError if `layers` has others than four, or none.
+  `layers` may be (): they are then the last of each quarter of the model.
+  Raises ValueError, with the setting `task`.layers, for any other number than
+  four.
   """
   if layers and len(layers) != NUM_MAPS:
     raise ValueError(
@@ -80,13 +82,15 @@ class FusionUnit(nn.Module):
 
 
 class DptHead(nn.Module):
-  """The head; see the module.
+  """The dense prediction head that this module describes.
 
   Attributes:
     num_outputs: K.
-    width: C, that of the fused maps.
-    config: The encoder's layers, for its width D and its types.
-    hidden_size: D.
+    width: C, the channels of the fused maps.
+    hidden_size: D, the width of the encoder's tokens.
+    config: The settings of the encoder's layers, whose types the head shares.
+    param_dtype: Type of the parameters of the last layer, which computes in
+      float32.
   """
 
   num_outputs: int
@@ -164,7 +168,10 @@ class DptHead(nn.Module):
 
 
 def _conv(width: int, side: int, dtypes: Any, **options: Any) -> nn.Conv:
-  """A convolution that pads the map with zeros to keep its size."""
+  """A convolution of side x side pixels that pads the map by side // 2 zeros.
+
+  `options` are further fields of `nn.Conv`.
+  """
   init = with_axes(nn.initializers.lecun_normal(), _AXES)
   pad = ((side // 2, side // 2),) * 2
   fields: Any = dict(padding=pad, kernel_init=init, **dtypes) | options

@@ -47,15 +47,16 @@ GATES = {"silu": nn.silu} | GELUS
 class BlockFields:
   """The fields of an `ExtendedVit` that make its layers what they are.
 
-  A new one is a line here, and the line that uses it: models have it, and each
-  layer gets all of them in its `ExtendedConfig`.
+  To add a field, write one line here and the line that uses it: models inherit
+  the field, and each layer gets all fields in its `ExtendedConfig`.
 
   Attributes:
     layer_scale: Initial value of LayerScale's factors; None for no LayerScale.
     gated_mlp: Whether the MLPs are gated (SwiGLU).
     gate: Activation of their gates, one of `GATES`.
     qk_norm: Whether the queries and keys of each head are normalised.
-    qk_norm_whole: Whether that is one norm over those of all heads.
+    qk_norm_whole: Whether one norm goes over the queries (or keys) of all
+      heads.
     qkv_bias: Initials of those among query, key and value that have a bias.
     branch_bias: Whether the last layer of attention and all layers of MLPs
       have a bias.
@@ -103,9 +104,9 @@ else:
 class ExtendedMsa(Msa):
   """`Msa` with norms, rotations and fewer biases; (B, S, D) -> (B, S, D).
 
-  `rope` has the rotations; None for none. With `relative`, R has the entries of
-  `RelativeBiases`. With `norm_inner_msa`, a norm over the results of all heads
-  precedes the last layer (arXiv:2303.11331).
+  `rope` has the rotations; None rotates nothing. With `relative`, R has the
+  entries of `RelativeBiases`. With `norm_inner_msa`, a norm over the results of
+  all heads precedes the last layer (arXiv:2303.11331).
   """
 
   config: ExtendedConfig = ExtendedConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -132,7 +133,7 @@ class ExtendedMsa(Msa):
     logits = super()._logits(q, k, None, where)
     if R is None or self.relative is None:
       return logits
-    # An array of all logits, also on a TPU, as for the paper's R.
+    # With R, the logits are an array on a TPU, too: attention is plain.
     return logits + relative_bias(R, self.relative, where).astype(logits.dtype)
 
   def _prepare_qk(
@@ -220,8 +221,9 @@ class ExtendedMlp(nn.Module):
   """SwiGLU, or the MLP of Eq. 3, with more norms; (B, S, D) -> (B, S, D).
 
   SwiGLU is (silu(z W_gate) * z W_expand) W_contract; `gate` may be another of
-  `GATES`. All layers have a bias, or none. Dropout is where `Mlp` has it. With
-  `norm_inner_mlp`, a norm precedes the last layer (arXiv:2303.11331).
+  `GATES`. Either all its layers have a bias or none has. Dropout is where `Mlp`
+  has it. With `norm_inner_mlp`, a norm precedes the last layer
+  (arXiv:2303.11331).
   """
 
   mlp_size: int
@@ -357,10 +359,11 @@ class ExtendedBlock(nn.Module):
     return dataclasses.replace(rope, frequencies=learned)
 
   def _layer_scale(self, name: str, z: TokenValues) -> tuple[Any, Callable]:
-    """LayerScale: a learned factor per channel, on one of two sides.
+    """LayerScale's learned factors of a branch, one per channel.
 
-    The first result scales the branch's last weights, which on a TPU costs
-    nothing; the second is applied to the branch's output.
+    The first result has factors for the branch's last weights, or is None. The
+    second is a function to apply to the branch's output. One of the two scales:
+    on a TPU the weights, which costs nothing there, and elsewhere the output.
     """
     factor = self.config.layer_scale
     if factor is None:

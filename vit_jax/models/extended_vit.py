@@ -271,6 +271,7 @@ class ExtendedVit(BaseVit, BlockFields):
     return jnp.tile(jnp.concatenate(tokens)[None], (B, 1, 1))
 
   def _token(self, name: str, init: Any, *count: int) -> Float[Array, "T D"]:
+    """A learned token, or `count` of them, from the parameter `name`."""
     shape = (*count, self.hidden_size)
     init = with_axes(init, (None,) * len(shape))
     token: Any = self.param(name, init, shape, self.param_dtype)
@@ -320,7 +321,7 @@ class ExtendedVit(BaseVit, BlockFields):
     any_size = isinstance(grid, Layout)
     computed = self.relative == "mlp"
     if any_size and computed:
-      table = (1, 1)  # There is none.
+      table = (1, 1)  # An MLP has no table.
     else:
       table = self.position_grid or table_grid(grid)
     return Relative(
@@ -391,7 +392,7 @@ class ExtendedVit(BaseVit, BlockFields):
   def pool(self, tokens: Tokens) -> Pooled:
     """The outputs that the head reads, Eq. 4; two rows if there are two heads.
 
-    Averages are over the patches that count.
+    "gap" and "token_gap" average over the patches that count.
     """
     if self.norm_final:
       norm = layer_norm(self._config, name="norm")
@@ -444,7 +445,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @nn.compact
   def representation(self, y: Pooled) -> Float[Array, "B *M R"]:
-    """Features of an image; of two rows for two heads, their average."""
+    """Features of an image; with two heads, the average of the rows of y."""
     if self.distilled:
       return y.mean(axis=-2)
     return super().representation(y)

@@ -70,8 +70,8 @@ def attend(
 ) -> Float[Array, "B k T D_h"]:
   """The results of all heads, A v of Eq. 6 and 7.
 
-  If `mask` is causal, T is S. It may have lengths and an order alone
-  (`AttentionMask.is_at_end`); where no key counts, results are 0. An odd number
+  If `mask` is causal, T is S. It may hide only what `AttentionMask.is_at_end`
+  allows; the results of a row in which no key counts are 0. An odd number
   of tokens, which JAX refuses to differentiate, is padded by one that does not
   count.
   """

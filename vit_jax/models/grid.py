@@ -73,6 +73,7 @@ def param_shapes(
 def _param_shapes(
   model: Any, image_shape: tuple[int, int, int]
 ) -> dict[str, tuple[int, ...]]:
+  """The shape of every parameter, by its path, for images (H, W, C)."""
   inputs = model.inputs(image_shape)
   shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
@@ -96,7 +97,7 @@ def _has_equal_layers(model: Any) -> bool:
 def _repeat_layer(
   shapes: dict[str, tuple[int, ...]], num_layers: int
 ) -> dict[str, tuple[int, ...]]:
-  """The shapes of a model with `num_layers` layers, by those with one."""
+  """The shapes with `num_layers` equal layers, from those with one layer."""
   first = OURS.of(0)
   repeated: dict[str, tuple[int, ...]] = {}
   for path, shape in shapes.items():

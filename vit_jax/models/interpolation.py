@@ -22,17 +22,17 @@ def linear_weights(
   corners: bool = False,
   at: Array | None = None,
 ) -> Weights:
-  """Weights of linear interpolation from `old` points to `new`, as PyTorch's.
+  """Weights of linear interpolation from `old` points to `new`, as in PyTorch.
 
-  It repeats the border; with antialiasing the weights are widened when the grid
-  shrinks, and cut off at the border. The first point and the last lie half a
-  step from the image's edges, or with `corners` in the same places as those of
-  the old grid.
+  New points beyond the first or last old one get its value. With antialiasing
+  the kernel is widened when the grid shrinks, and cut off at the border. The
+  first point and the last lie half a step from the image's edges, or with
+  `corners` in the same places as those of the old grid.
 
   Args:
-    at: The indices of the new points to compute, an array; `new` then has the
-      number of points of the grid of each, in the same shape. None computes
-      all `new` points.
+    at: The indices of the new points to compute, an array; `new` is then an
+      array of the same shape, the number of points of each one's grid. None
+      computes all `new` points.
   """
   xp, centres, scale, points = _geometry(old, new, at)
   if corners:
@@ -55,14 +55,13 @@ def bicubic_weights(
   corners: bool = False,
   at: Array | None = None,
 ) -> Weights:
-  """Weights of bicubic interpolation from `old` points to `new`, as PyTorch's.
+  """Weights of bicubic interpolation from `old` points to `new`, as in PyTorch.
 
   Cubic convolution (Keys, 1981) with a = -0.75 that repeats the border, or with
   antialiasing a = -0.5, widened when the grid shrinks and cut off at the
   border. The first point and the last lie half a step from the image's edges,
   or with `corners`, which takes no `at`, in the same places as those of the old
-  grid.
-  `linear_weights` says what `at` is.
+  grid. `linear_weights` says what `at` is.
   """
   xp, centres, scale, points = _geometry(old, new, at)
   if corners:

@@ -85,7 +85,7 @@ EXECUTION = ("scan", "remat", "splash", "attention")
 class LayerConfig:
   """The settings that every layer takes; `VitFields` says what each is.
 
-  Raises ValueError if one of them has no meaning.
+  Raises ValueError if one of them is invalid.
   """
 
   dropout_rate: float = 0.0
@@ -300,8 +300,8 @@ def make_blocks(
 ) -> Layers:
   """The layers of a model, Eq. 2 and 3, as functions of tokens to call in turn.
 
-  If they are scanned, it is one function that runs them all. The functions
-  raise ValueError if there is a mask and the class of the layers takes none.
+  Scanned layers are one function, which runs all of them. A function raises
+  ValueError if there is a mask and the class of the layers takes none.
 
   Args:
     make_block: Builds a block from the name of its parameters.
@@ -314,6 +314,8 @@ def make_blocks(
   """
 
   def runner(read: int | None = None) -> Callable[..., Tokens]:
+    """A function of (block, tokens, R) that runs one layer, with its remat."""
+
     def run(block: Any, tokens: Tokens, R: Array | None) -> Tokens:
       z = lay_out(tokens.z, ("batch", None, None))
       if for_cpu():
@@ -349,7 +351,7 @@ def make_blocks(
 
 
 def call_parameters(layer: Any) -> Collection[str]:
-  """The names of the parameters of a layer's, or a class of layers', call.
+  """The names of the arguments that a layer, or a class of layers, takes.
 
   A user's own class may take fewer than ours, whatever it derives from, so only
   its signature tells. No other place inspects signatures.
@@ -362,10 +364,10 @@ def _token_arguments(
 ) -> dict[str, Any]:
   """The keyword arguments of a layer that describe its tokens.
 
-  They are only those that are needed and that the layer takes. A class that
-  takes no `where` can use places of patches in R alone. Raises ValueError if a
-  class that takes no mask is given one, or a class without `where` would have
-  to tell relative positions of some of the patches.
+  They are those that the tokens need and that the layer takes. Raises
+  ValueError if there is a mask and the layer's class takes none, or if patches
+  were left out and there is an R, whose offsets need the places in `where`, and
+  the class takes no `where`.
   """
   takes = call_parameters(block)
   if tokens.mask is not None and "mask" not in takes:

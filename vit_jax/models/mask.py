@@ -1,8 +1,9 @@
 """The mask of attention: which keys a query sees.
 
-Every form of attention makes from it what it needs: the plain form and XLA's
-form for TPUs make a boolean for each pair, kernels the segments of tokens, or
-the number that count. A row has T queries and S keys, which are its tokens.
+Every form of attention converts the mask to what it needs: the plain form and
+XLA's form for TPUs to a boolean for each pair of query and key, kernels to the
+segments of tokens, or to the number of keys that count. A row has T queries and
+S keys, which are its tokens.
 """
 
 from typing import Any, NamedTuple, Self
@@ -45,16 +46,16 @@ class Segments(NamedTuple):
 
 
 class AttentionMask(struct.PyTreeNode):
-  """Which keys each query sees: those that meet all of what is given.
+  """Which keys each query sees: those that every given field lets it see.
 
   Attributes:
     counts: Which keys count, booleans (B, S).
     lengths: How many of the first keys count, integers (B,).
     image: Which image of its row each token is of, integers (B, S), -1 for
       padding: images of a row do not see each other. Text is one "image".
-    causal: Whether a token sees itself and those before it alone.
+    causal: Whether a token sees only itself and earlier tokens.
     queries: Which image each query sees, integers (b, T), if the queries are
-      no tokens, but read whole images.
+      not tokens of the row, but read whole images.
 
   The queries are the first T of the tokens, unless there are `queries` or
   `of_keys` was asked for.
@@ -80,7 +81,7 @@ class AttentionMask(struct.PyTreeNode):
 
   @property
   def hides(self) -> bool:
-    """Whether it may hide keys: whether any of its fields is given."""
+    """Whether the mask may hide keys from a query."""
     return self.causal or self._by_key or self.image is not None
 
   @property
@@ -97,7 +98,7 @@ class AttentionMask(struct.PyTreeNode):
     return counts
 
   def of_keys(self, S: int) -> "AttentionMask":
-    """The mask for queries that are no tokens: each sees all keys that count.
+    """The mask for queries that are not tokens: each sees all keys that count.
 
     If queries read images, each sees the keys that count of its own image.
     """
@@ -106,9 +107,10 @@ class AttentionMask(struct.PyTreeNode):
     return AttentionMask(counts=self.keys(S))
 
   def pairs(self, T: int, S: int) -> Bool[Array, "b t S"] | None:
-    """Whether a query sees a key; None if each sees all.
+    """Whether a query sees a key; None if every query sees all keys.
 
-    b is 1 if the mask is the same for all rows, and t if it is for all queries.
+    b is 1 if the mask is the same for all rows, and t is 1 if it is the same
+    for all queries.
     """
     seen = self.keys(S)
     seen = None if seen is None else seen[:, None]
@@ -122,7 +124,7 @@ class AttentionMask(struct.PyTreeNode):
 
   @property
   def is_at_end(self) -> bool:
-    """Whether only a row's last keys are hidden, or those after a query."""
+    """Whether it hides only the last keys of a row, or those after a query."""
     return self.counts is None and self.image is None
 
   @property
@@ -131,7 +133,7 @@ class AttentionMask(struct.PyTreeNode):
     return not self._by_key and self.image is None
 
   def sees(self, T: int, S: int) -> Bool[Array, "b t"] | None:
-    """Whether a query sees any key; None where each sees itself at least."""
+    """Whether a query sees any key; None if each sees at least itself."""
     pairs = None if self.each_sees_itself else self.pairs(T, S)
     return None if pairs is None else pairs.any(axis=-1)
 
@@ -152,4 +154,5 @@ class AttentionMask(struct.PyTreeNode):
 
 
 def _both(a: Bool[Array, "..."] | None, b: Array) -> Bool[Array, "..."]:
+  """Where both are true; a = None is true everywhere."""
   return b if a is None else a & b

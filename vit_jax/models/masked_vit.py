@@ -1,8 +1,8 @@
 """A Vision Transformer that predicts masked patches (arXiv:2010.11929, B.1.2).
 
 Some of an image's patch embeddings, x_p E of Eq. 1, are corrupted before E_pos
-is added, and the model predicts what those patches show. `tasks.masked`
-draws which, and computes the loss. Symbols as in `vit`; M of the N patches of
+is added, and the model predicts what those patches show. `tasks.masked` draws
+the patches and computes the loss. Symbols as in `vit`; M of the N patches of
 an image are corrupted.
 """
 
@@ -101,7 +101,10 @@ class MaskedVit(Composed):
 def corrupt_patches(
   x_p: Float[Array, "B N D"], mask: Float[Array, "1 1 D"], source: Any
 ) -> Float[Array, "B N D"]:
-  """Puts at each place the embedding of patch `source`, or `mask` at `MASK`."""
+  """Puts at each place the embedding of patch `source`, or `mask` for `MASK`.
+
+  `source` has integers (B, N).
+  """
   taken = jnp.take_along_axis(x_p, jnp.maximum(source, 0)[..., None], axis=1)
   return jnp.where((source == MASK)[..., None], mask, taken)
 

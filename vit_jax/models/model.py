@@ -46,8 +46,8 @@ _OF_LOADED = {
   "save_pretrained": 'vit_jax.save(loaded, folder, to="hf")',
   "eval": "loaded.predict(images)",
 }
-_MOST_CHANNELS = 4  # As an axis, more look like a height or a width.
-_FULL_SCALE = 2.0  # A larger mean or deviation is one of 255 levels.
+_MOST_CHANNELS = 4  # An axis with more entries looks like a height or a width.
+_FULL_SCALE = 2.0  # A larger mean or deviation must count 255 levels.
 _LARGEST = 20.0  # Normalised pixels stay far below, unnormalised ones do not.
 _STEMS = ("E", "conv_root")  # Modules that read the channels of images.
 _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
@@ -227,7 +227,7 @@ class Model(nn.Module):
 
   @property
   def trunk(self) -> "Model":
-    """The model that a run gives, without what only its task needs."""
+    """The model without what only its training task needs."""
     return self
 
   @property
@@ -238,7 +238,7 @@ class Model(nn.Module):
   def attention_form(self, size: tuple[int, int]) -> str | None:
     """How attention is computed on images of (height, width).
 
-    None if that is not known, or nothing else could be chosen.
+    None if that is not known, or if there is no choice.
     """
     return None
 
@@ -249,7 +249,11 @@ class Model(nn.Module):
 
 
 def _misfit(text: str, args: tuple[Any, ...]) -> str:
-  """The message for a parameter that does not fit, from Flax's message."""
+  """The message for a parameter that does not fit, from Flax's `text`.
+
+  `args` are the inputs of `apply`. `text` itself is returned if the first is no
+  batch of images, or the text has another form than Flax's usual one.
+  """
   found = re.search(
     r'parameter "(.*?)" in "/?(.*?)".*?\((.*?)\).*?\((.*?)\)', text, re.S
   )
@@ -405,8 +409,10 @@ class VitFields(Model):
     mlp_size: Width of the MLP's hidden layer.
     num_heads: k, the heads of each layer's self-attention.
     pooling: How the head's input is read from the tokens' outputs.
+    position: Kind of position embedding; the subclasses say which they have.
     representation_size: Width of the pre-training head's hidden tanh layer
       (Section 3.1); None for the single dense layer of fine-tuning.
+    head_bias: Initial value of the head's biases.
     dropout_rate: Dropout after every dense layer except query, key, value and
       the heads, and after adding position embeddings (App. B.1).
     embedding_dropout_rate: The rate after adding position embeddings, if it

@@ -140,7 +140,7 @@ def on_each_device(f: Callable, axes: Axes, takes: Any = None) -> Callable:
 
   Args:
     f: A function of arrays.
-    axes: Logical axes of the result, and of all arguments without `takes`.
+    axes: Logical axes of the result, and of every argument if `takes` is None.
     takes: A tuple with the logical axes of each argument.
   """
   layout = _layout.get()
@@ -192,7 +192,7 @@ class Projection(nn.Module):
 
   # Shape of the kernel: the axes of the input, then of the output.
   shape: tuple[int, ...]
-  num_inputs: int
+  num_inputs: int  # How many of these axes are of the input.
   axes: Axes  # Logical names of the kernel's axes.
   bias_axes: Axes
   # Initializer of the kernel, called with its shape as a matrix.

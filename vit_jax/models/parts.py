@@ -93,7 +93,8 @@ class Part:
   """One part of a model.
 
   Attributes:
-    prefix: Path of its module or parameter; "" takes what no other part does.
+    prefix: Path of its module or parameter; "" for all parameters that are in
+      no other part.
     place: One of `PLACES`. An `INPUT` comes before the layers of the part that
       its prefix lies in, or before all layers. Without a stack, a part of an
       `ENCODER` or a `DECODER` comes before the layers there.
@@ -190,7 +191,10 @@ class Parts:
     return above + L + 1 if spot.layer is None else above + L - spot.layer
 
   def is_frozen(self, path: str, num_layers: int) -> bool:
-    """Whether a parameter comes before layer `num_layers` of its encoder."""
+    """Whether freezing the first `num_layers` layers freezes a parameter.
+
+    Layers are those of an encoder; what comes before them is frozen, too.
+    """
     spot = self._spot(path)
     place, _ = self._tower(spot.part)
     if place != ENCODER or spot.after:
@@ -275,6 +279,7 @@ class Parts:
     return tree
 
   def _all_names(self) -> list[LayerNames]:
+    """The different names that the layers of the parts have."""
     stacks = [part.stack for part in self.parts if part.stack]
     return list(dict.fromkeys(stack.names for stack in stacks))
 
@@ -309,6 +314,7 @@ class Parts:
 
 
 def _names(part: Part) -> LayerNames:
+  """The names of a part's layers."""
   return part.stack.names if part.stack else OURS
 
 

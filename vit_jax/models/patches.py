@@ -18,8 +18,9 @@ class Layout(struct.PyTreeNode):
   """Where each patch of a row lies.
 
   Attributes:
-    place: Its row and its column on the grid of its image, counted from 0.
-    image: Which image of the row it is of, counted from 0; -1 for padding.
+    place: The patch's row and column on the grid of its image, counted from 0.
+    image: Which image of the row the patch is of, counted from 0; -1 for
+      padding.
     size: Patches along height and width of each image of the row; 0 and 0 where
       a row has fewer images than others.
     whole: Patches of a row before some of them were left out; None if none was.
@@ -32,7 +33,7 @@ class Layout(struct.PyTreeNode):
 
   @property
   def most(self) -> int:
-    """The most patches of an image, or along one of its sides."""
+    """An upper bound of an image's patches, and of those along each side."""
     return self.whole or self.image.shape[1]
 
   @property
@@ -63,7 +64,7 @@ class Layout(struct.PyTreeNode):
     return self.image[:, None] == number[None, :, None]
 
   def means(self, values: Float[Array, "B N"]) -> Float[Array, "B M"]:
-    """The mean of an image's patches, of a value for each; 0 without any."""
+    """The mean of `values` over an image's patches; 0 if it has no patches."""
     of_image = self.of_image
     total = jnp.where(of_image, values[:, None], 0).sum(axis=-1)
     return total / jnp.maximum(of_image.sum(axis=-1), 1)
@@ -79,7 +80,7 @@ class Layout(struct.PyTreeNode):
     )
 
   def beside(self, other: "Layout") -> "Layout":
-    """The layout of these patches and, after them, of others of the images."""
+    """The layout of these patches, followed by others of the same images."""
     return self.replace(
       place=jnp.concatenate([self.place, other.place], axis=1),
       image=jnp.concatenate([self.image, other.image], axis=1),
@@ -87,7 +88,7 @@ class Layout(struct.PyTreeNode):
 
 
 class Patches(struct.PyTreeNode):
-  """The patches of images of any size, which an encoder takes in their place.
+  """The patches of images of any size, as the input of an encoder.
 
   What an encoder returns for each image then has an axis for the images of a
   row: (B, M, D) in the place of (B, D), also where M is 1. `exists` says which
@@ -161,8 +162,8 @@ def patchify(x: Float[Array, "B H W C"], P: int) -> Float[Array, "B h w P2C"]:
       f"{fits[0]} x {fits[1]} would."
     )
   h, w = H // P, W // P
-  # A row of a patch stays one axis: with colours as one of their own, TPUs,
-  # whose registers are 128 wide, take up to 3 times as long.
+  # A row of pixels stays one axis of P C values: with an axis for the colours
+  # alone, TPUs, whose registers are 128 wide, take up to 3 times as long.
   x = x.reshape(B, h, P, w, P * C).transpose(0, 1, 3, 2, 4)
   return x.reshape(B, h, w, P * P * C)
 

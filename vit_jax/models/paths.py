@@ -6,7 +6,7 @@ _QKV = re.compile("/(query|key|value)/")
 
 
 def merge_qkv(path: str) -> str:
-  """The same name for the query, the key and the value of a layer."""
+  """The path without "query", "key" or "value": one name for all three."""
   return _QKV.sub("/", path)
 
 

@@ -26,9 +26,9 @@ RESIZES: Mapping[str, tuple[Callable[..., Any], bool]] = {
   "square_bicubic": (bicubic_weights, True),
   "square_corners": (functools.partial(linear_weights, corners=True), True),
 }
-"""How a table of positions is resized: its weights, and whether to a square.
+"""How to resize a table: the function of the weights, and whether to a square.
 
-The square has the longer side of the grid, and is then cut to the grid.
+The side of the square is the longer side of the grid, to which it is then cut.
 """
 _init_E_pos = nn.initializers.normal(0.02)
 
@@ -181,12 +181,14 @@ def sincos1d(S: int, D: int) -> Float[Array, "S D"]:
 
 
 def _frequency1d(D: int) -> Float[Array, " half"]:
+  """The frequencies of `sincos1d`, in radians per token."""
   return 10_000.0 ** (-jnp.arange(0, D, 2) / D)  # (D / 2,)
 
 
 def _sincos1d(
   at: Int[Array, "*axes"], frequency: Float[Array, " half"]
 ) -> Float[Array, "*axes D"]:
+  """The entries of `sincos1d` for the positions `at`."""
   angle = at[..., None] * jnp.expand_dims(frequency, range(at.ndim))
   waves = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
   return waves.reshape(*at.shape, 2 * frequency.size)
@@ -203,12 +205,14 @@ def sincos2d(h: int, w: int, D: int) -> Float[Array, "N D"]:
 
 
 def _frequency2d(D: int) -> Float[Array, " quarter"]:
+  """The frequencies of `sincos2d`, in radians per patch."""
   return 10_000.0 ** -jnp.linspace(0.0, 1.0, D // 4)  # (D / 4,)
 
 
 def _sincos2d(
   y: Array, x: Array, frequency: Array, axes: tuple[Any, ...]
 ) -> Float[Array, "*axes D"]:
+  """The entries of `sincos2d` for rows y and columns x, of the shape `axes`."""
   x, y = (
     p.reshape(*axes, 1) * jnp.expand_dims(frequency, range(len(axes)))
     for p in (x, y)

@@ -84,15 +84,15 @@ class PositionEmbedding(nn.Module):
 
 
 class ResizedPositions(nn.Module):
-  """A learned table for one grid of patches, used at any other; (S, D).
+  """Positions for any grid, resized from the table of one grid; (S, D).
 
-  For images of any size, which a `Layout` gives, it is (B, S, D).
+  For images of any size, which a `Layout` gives, they are (B, S, D).
 
   Attributes:
     table: The grid that the table is for, (h, w).
     prefix: Number of tokens before the patches that have a vector in the table.
     antialias: Whether a table that shrinks is smoothed first.
-    resize: How it is resized, one of `RESIZES`.
+    resize: How the table is resized, one of `RESIZES`.
     factorized: Whether a vector is the sum of one for the row and one for the
       column (arXiv:2307.06304); it has no prefix then.
   """
@@ -209,14 +209,12 @@ def input_position(
   """
   if vit.position in ("none", "relative"):
     return 0
+  name = "position_0" if vit.position_at == "every_layer" else "position"
   if isinstance(grid, Layout):
-    every = vit.position_at == "every_layer"
-    name = "position_0" if every else "position"
     return _placed_embedding(vit, grid, config, name, table)
   if table not in (None, grid) and vit.position in ("learned", "learned_grid"):
     return _resized_embedding(vit, grid, config, table)
-  every = vit.position_at == "every_layer"
-  return _embedding(vit, grid, config, "position_0" if every else "position")
+  return _embedding(vit, grid, config, name)
 
 
 def _resized_embedding(

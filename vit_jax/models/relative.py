@@ -59,9 +59,9 @@ class RelativeBiases(nn.Module):
 
   Row (y + h - 1) (2w - 1) + x + w - 1 is for the offset (y, x) of a query's
   patch from a key's. For images of any size, a table is as it was learned, and
-  the MLP has the entries of `_offsets_within`. It has none for the class token:
-  they are 0.
-  timm's dropout of an eighth of its hidden units in training is left out.
+  the MLP gives the entries of `_offsets_within`. The MLP gives none for the
+  class token: these are 0. timm drops an eighth of the MLP's hidden units in
+  training, and this module does not.
   """
 
   num_heads: int
@@ -73,8 +73,8 @@ class RelativeBiases(nn.Module):
     r, k = self.relative, self.num_heads
     if r.kind == "mlp":
       B = self._mlp()
-      none = jnp.zeros((_CLASS * r.class_token, k), B.dtype)
-      return jnp.concatenate([B, none])
+      of_class = jnp.zeros((_CLASS * r.class_token, k), B.dtype)
+      return jnp.concatenate([B, of_class])
     sizes = [2 * side - 1 for side in r.table]
     offsets = sizes[0] * sizes[1]
     shape = offsets + _CLASS * r.class_token, k
@@ -147,7 +147,7 @@ def _placed_bias(
 ) -> Float[Array, "b k S S"]:
   """`relative_bias` for rows of images of any size.
 
-  Where the query and the key are of two images, it is finite and means nothing.
+  The bias between patches of two images is finite and means nothing.
   """
   of_pairs = _from_table if relative.most is None else _computed
   bias = of_pairs(B, relative, layout)  # (b, k, N, N)
@@ -205,7 +205,8 @@ def _from_table(
   sizes = [2 * side - 1 for side in relative.table]
   table = jnp.asarray(relative.table, jnp.int32)[None, None]
   as_learned = (layout.extent == table).all(axis=-1)[..., None]  # (b, N, 1)
-  axes = []  # Of each axis, two entries of each pair, and their weights.
+  # For each axis, the two entries around an offset, and their weights.
+  axes = []
   for axis, old in enumerate(sizes):
     at, side = layout.place[..., axis], layout.extent[..., axis]
     offset = at[:, :, None] - at[:, None, :]  # (b, N, N)
@@ -265,8 +266,9 @@ def bilinear_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
 
 
 def geometric_weights(old: int, new: int) -> Float[np.ndarray, "new old"]:
-  """Weights of linear interpolation between offsets that lie ever farther
-  apart, as `_geometric_places` puts them.
+  """Weights of linear interpolation from `old` offsets to `new` ones.
+
+  The old offsets lie ever farther apart, as `_geometric_places` puts them.
   """
   return _linear(np.arange(new) - new // 2, _geometric_places(old, new))
 

@@ -88,7 +88,8 @@ class Rope:
     The patches are the last tokens, and those before them have angles of 0,
     except for the first if it has its own. Given the places of patches,
     `where`, (b, K), each array is (b, S, D_h / 2), else (S, D_h / 2). If heads
-    have their own angles, it is (k, b, S, D_h / 2), with b = 1 without `where`.
+    have their own angles, each is (k, b, S, D_h / 2), and b is 1 without
+    `where`.
     """
     angles = self._angles_of(where, D_h)
     before = S - angles.shape[-2]
@@ -140,7 +141,10 @@ class Rope:
     )
 
   def _places(self, n: Any, at: Any = None) -> Float[Array, "*axes"]:
-    """y or x of n patches, or of those at the places `at` of n."""
+    """The coordinates, y or x, of patches along a side of n patches.
+
+    They are those of all n patches, or of the patches with the indices `at`.
+    """
     index = jnp.arange(n) if at is None else at
     counted = index + self.start
     if self.side is not None:

@@ -66,7 +66,7 @@ class Segmenter(Composed):
   def read(
     self, x: Images, *, train: bool = False, prefix: bool = False
   ) -> list[Tokens]:
-    """The tokens of each layer to read, after the final norm if it counts.
+    """The tokens of each layer to read, after the norm if `norms_outputs`.
 
     With `prefix`, they have the tokens before the patches as well.
     """
@@ -74,7 +74,7 @@ class Segmenter(Composed):
     layers = self.read_layers or (vit.num_layers,)
     tokens = vit.embed(x, train=train)
     tokens, outputs = vit.run_to(tokens, layers, train=train, prefix=prefix)
-    vit.pool(tokens)  # Creates its parameters, which the trunk has.
+    vit.pool(tokens)  # Creates the parameters of `pool`, which the trunk has.
     if not self.norms_outputs:
       return outputs
     return [vit.normed(one) for one in outputs]
@@ -102,7 +102,8 @@ class DptSegmenter(Segmenter):
 
   Attributes:
     as_dinov2: Whether the head is as in DINOv2's models for depth: it reads the
-      outputs before the final norm, and its own are not below 0.
+      layers' outputs before the final norm, and raises its own outputs to at
+      least 0.
   """
 
   as_dinov2: bool = False
@@ -141,7 +142,7 @@ class DptSegmenter(Segmenter):
       name=_DPT,
     )
     y = head(maps, class_tokens)
-    # Unlike that of a ReLU, this gradient is not 0 where a new head gives 0.
+    # Where a new head gives 0, this has a gradient, which a ReLU has not.
     return jnp.maximum(y, 0) if self.as_dinov2 else y
 
 
@@ -155,8 +156,8 @@ def segmenter(
 ) -> Segmenter:
   """A model of this encoder that has K outputs for each patch.
 
-  Raises ValueError if the encoder has no patches, leaves some out, or lacks one
-  of the layers.
+  Raises ValueError if the encoder has no patches, leaves some out, lacks one of
+  the layers, or scans its layers and one before the last is to be read.
 
   Args:
     layers, head_size: The fields of `Segmenter`.

@@ -2,8 +2,8 @@
 
 DINO (arXiv:2104.14294), iBOT (arXiv:2111.07832) and DINOv2 (arXiv:2304.07193).
 Heads map the outputs of the class token and of masked patches to K prototypes.
-`tasks.self_distillation` has the losses. Symbols as in `vit`; M of the N
-patches of an image are masked at most.
+`tasks.self_distillation` has the losses. Symbols as in `vit`; at most M of the
+N patches of an image are masked.
 """
 
 import dataclasses
@@ -107,8 +107,8 @@ class SelfDistilled(Composed):
   variables, `model.apply({"params": params, "draw": draw}, images)`:
 
   - `masks`, booleans (B, N): which patches a learned vector replaces;
-  - `where`, integers (B, M): the patches whose head's outputs the result has as
-    `patches`, (B, M, K).
+  - `where`, integers (B, M): the patches for which the result has the outputs
+    of the patches' prototype head, as `patches`, (B, M, K).
 
   Attributes:
     heads: The sizes of the heads.
@@ -200,8 +200,9 @@ def self_distilled(
   """A model of this encoder with heads of these sizes.
 
   `position_grid` has the patches of a large crop, for a model without a grid of
-  its own. Raises ValueError if `vit` is no Vision Transformer, or its fields
-  leave no patches to learn from, or one head does not fit class and patches.
+  its own. Raises ValueError if `vit` is no Vision Transformer, cannot hide
+  patches or take crops of two sizes, or if the class head reads more than a
+  patch's output and is to serve the patches as well.
   """
   encoder: Any = encoder_of(vit, _NEEDS)
   both = encoder.pooling == "token_gap" or len(encoder.pooled_tokens) > 1

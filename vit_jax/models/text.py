@@ -66,7 +66,7 @@ class TextTower(Model):
     pooling: Which outputs are the text's: "end" that of the first token
       `end_token`, "last" that of the last of the T tokens, padding included,
       "mean" the average over the tokens that count.
-    causal: Whether a token attends to itself and to those before it alone.
+    causal: Whether a token attends only to itself and to earlier tokens.
     position: "learned", or "sincos1d" for fixed ones, see `sincos1d`.
     embedding_scale: Multiplies the tokens' embeddings, not their positions.
     end_token: The token after a text; None for the one with the largest id.
@@ -193,6 +193,7 @@ class TextTower(Model):
     return (z + E_pos[None, : ids.shape[1]]).astype(self.dtype)
 
   def _layers(self, train: bool) -> list:
+    """The layers, as functions of tokens to call in turn."""
     kind = CausalBlock if self.causal else EncoderBlock
     block = functools.partial(kind, self.num_heads, self.mlp_size, self._config)
     none: list[Array | None] = [None] * self.num_layers
@@ -224,6 +225,7 @@ class TextTower(Model):
 
 
 def _normal(*axes: str | None):
+  """An initializer of normal values, for a parameter with these axes."""
   return with_axes(nn.initializers.normal(0.02), axes)
 
 

@@ -101,10 +101,12 @@ class Tokens(struct.PyTreeNode):
     return jnp.concatenate([first, layout.image], axis=1)
 
   def pooled_by(self, prefix: bool = True) -> Mask | AttentionMask:
-    """The mask for attention pooling, whose queries each read a whole image.
+    """The mask for attention pooling, in which a query reads a whole image.
 
-    In rows of several images there is a query for each image. With `prefix`, a
-    query reads all tokens of its image, else the patches alone.
+    With `prefix`, the query reads all tokens of its image, else the patches
+    alone. For images of one size the mask says which of them count, booleans
+    (B, S) or (B, K), or is None if all do. Images of any size have an
+    `AttentionMask` with a query for each image of a row.
     """
     layout = self.layout
     if layout is None:
@@ -114,13 +116,16 @@ class Tokens(struct.PyTreeNode):
     return AttentionMask(image=image, queries=queries)
 
   def first(self, i: int) -> Float[Array, "B *M D"]:
-    """Token i of the prefix of each image."""
+    """Token i of each image's prefix; (B, M, D) for images of any size."""
     if self.layout is None:
       return self.z[:, i]
     return self.z[:, i : self.prefix : self.prefix // self.layout.images]
 
   def prefixes(self, count: int) -> Float[Array, "B *M T D"]:
-    """The first `count` tokens of the prefix of each image."""
+    """The first `count` tokens, T, of each image's prefix.
+
+    They are (B, T, D), or (B, M, T, D) for images of any size.
+    """
     if self.layout is None:
       return self.z[:, :count]
     B, M = self.layout.exists.shape
@@ -188,8 +193,8 @@ class Tokens(struct.PyTreeNode):
   def table_rows(self, table: Float[Array, "a S D"]) -> Float[Array, "b s D"]:
     """The rows of a table for these tokens.
 
-    The table has a row for each token of a whole image. That of images of any
-    size has only the rows of these tokens already.
+    The table has a row for each token of a whole image. For images of any size
+    it has the rows of exactly these tokens, and is returned as it is.
     """
     if self.where is None or isinstance(self.where, Layout):
       return table

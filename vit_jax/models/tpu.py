@@ -44,7 +44,7 @@ class Forward(NamedTuple):
 
   Attributes:
     apart: Whether queries and keys are computed before their product. Otherwise
-      XLA may compute those of a block again within it.
+      XLA may compute the queries and keys of a block again inside the product.
     narrow: Whether exponentials are rounded to the type of the tokens before
       they are added, as in a train step.
   """
@@ -97,7 +97,7 @@ def forward_form(width: int) -> Forward:
 
 @jax.custom_vjp
 def keep_unfused(x: Array) -> Array:
-  """The array; without gradients, XLA computes it before what reads it.
+  """The array x; in a pass without gradients, XLA computes it beforehand.
 
   XLA would otherwise compute the first product of an MLP within the second,
   which is slower.
@@ -232,6 +232,11 @@ def attend(
 
 
 def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None):
+  """The result of `attend`, and what `_backward` needs.
+
+  E has the exponentials, keys above queries, (k, B, S, S); `scale` is 1 / their
+  sum over the keys, (k, B, 1, S).
+  """
   v, (z, *_) = _project_forward(z, W_v, b_v)
   logits = _logits("hbeq,hbek->hbkq", q, k, dtype)  # (k, B, S, S)
   seen = None if mask is None else _pairs(mask, z).mT[None]
@@ -363,10 +368,14 @@ def by_queries(
   *,
   dtype: DTypeLike,
 ) -> Heads:
-  """Attention for some queries at a time, if one head's logits are too many."""
+  """Attention, Eq. 6 and 7, for some queries at a time.
+
+  All queries are one part unless the logits of a head fill more than
+  `BLOCK_BYTES`.
+  """
   S = q.shape[3]
   parts = -(-_logit_bytes(S, S) // BLOCK_BYTES)
-  most = -(-S // (128 * parts)) * 128
+  most = -(-S // (128 * parts)) * 128  # Queries of a part, a multiple of 128.
   cuts = [*range(most, S, most)]
   outputs = []
   for start, x in zip([0, *cuts], jnp.split(q, cuts, axis=3), strict=True):
@@ -384,6 +393,10 @@ def _in_blocks(
 
 
 def _blocks_forward(q, k, v, dtype, segments):
+  """The result of `_in_blocks`, and what `_blocks_backward` needs.
+
+  `log_sums` has log(sum of exp(logits)) of each query, (blocks, n, 1, T).
+  """
   split = _blocks(q, k, v)
   seen_in = _seen_in_blocks(segments, len(q))
 
@@ -410,6 +423,7 @@ def _blocks_forward(q, k, v, dtype, segments):
 
 
 def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
+  """The gradients for q, k and v; None for the segments."""
   *arrays, log_sums, segments = saved
   seen_in = _seen_in_blocks(segments, len(dSA))
   dSA, *split = _blocks(dSA, *arrays)
@@ -448,9 +462,9 @@ _in_blocks.defvjp(_blocks_forward, _blocks_backward)
 
 
 def _blocks(*arrays: Array) -> list[Array]:
-  """Each (k, B, ...) as (blocks, n, ...), n pairs of a head and an image.
+  """Each array (k, B, ...) as (blocks, n, ...), n pairs of head and image.
 
-  The first has the queries, and the last the keys.
+  The last axis of the first array is of queries, that of the last of keys.
   """
   k, B, _, queries = arrays[0].shape
   most = max(1, BLOCK_BYTES // _logit_bytes(arrays[-1].shape[3], queries))

@@ -39,6 +39,7 @@ def _phi(x: Array) -> Array:
 
 
 def _gelu_exact_backward(x: Array, dy: Array) -> tuple[Array]:
+  """The gradient for x, dy (Phi(x) + x Phi'(x))."""
   wide = x.astype(jnp.float32)
   density = jnp.exp(-0.5 * wide * wide) * math.sqrt(0.5 / math.pi)
   slope = _phi(wide) + wide * density
@@ -49,6 +50,7 @@ gelu_exact.defvjp(lambda x: (gelu_exact(x), x), _gelu_exact_backward)
 
 
 def _gelu_backward(x: Array, dy: Array) -> tuple[Array]:
+  """The gradient for x: dy times the derivative of the tanh approximation."""
   wide = x.astype(jnp.float32)
   square = wide * wide
   tanh = jnp.tanh(wide * (_A + _B * square))

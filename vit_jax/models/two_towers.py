@@ -1,8 +1,9 @@
 """Two towers: an image tower and a text tower whose outputs are compared.
 
-As in CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343). Any image model of
-the library is the image tower, whose parameters keep their paths; those of the
-text tower lie below `text`. R is the width of both representations.
+CLIP (arXiv:2103.00020) and SigLIP (arXiv:2303.15343) are such models. Any image
+model of the library can be the image tower, whose parameters keep their paths;
+those of the text tower lie below `text`. R is the width of both
+representations.
 """
 
 import dataclasses
@@ -69,21 +70,21 @@ def logits(u: Any, v: Any, log_scale: Any, bias: Any = None) -> Any:
 class TwoTowers(Composed):
   """Images (B, H, W, C) and token ids (B, T), a pair -> `Compared`.
 
-  Either may be None, and images may come alone. The encoder is the image tower:
-  `pooled` and `representation` are the encoder's (`Composed`).
-  Raises ValueError if the towers are of different widths.
+  Either of the pair may be None, and images may come without a pair. The
+  encoder is the image tower: `pooled` and `representation` are the encoder's
+  (`Composed`). Raises ValueError if the towers are of different widths.
 
   Attributes:
     text: The text tower. It takes the fields `SHARED` from the image tower.
-    first_log_scale: The first logarithm of the scale.
-    first_bias: The first bias; None for a model without one.
+    first_log_scale: The initial logarithm of the scale.
+    first_bias: The initial bias; None for a model without a bias.
     towers: How the image tower and the text tower are trained: "trained",
       "frozen", or "lora". No gradient goes into a frozen tower, which is run
       without dropout. Beside a tower with LoRA, the parameters of one that is
       "trained" count as those of a head: they are trained as they are, without
       LoRA's matrices.
-    new_text: Whether no weights hold the text tower, so that it starts from
-      random values even if the image tower starts from weights.
+    new_text: Whether the text tower starts from random values even if the image
+      tower starts from published weights, as these hold no text tower.
   """
 
   text: TextTower | None = None
@@ -193,6 +194,7 @@ class TwoTowers(Composed):
     return self.text
 
   def _training_of(self, tower: str) -> str:
+    """How a tower, one of `TOWERS`, is trained, one of `HOW`."""
     return self.towers[TOWERS.index(tower)]
 
 

@@ -66,7 +66,8 @@ _MASKED = "MaskedVit"
 """The kind that older descriptions give to models for masked patches."""
 ADAPTED = "adapted"
 """Marks fields of a model from which `Task.adapted` makes the trained one."""
-# Fields of a `Vit` alone, with the values that an `ExtendedVit` has, too.
+# Fields that only a `Vit` has, with their values where it computes what an
+# `ExtendedVit` does.
 _ONLY_VIT = {
   "position_at": "input",
   "resnet_layers": (),
@@ -75,7 +76,7 @@ _ONLY_VIT = {
 }
 
 
-# For the type of a field, the types of its values, in code and in words.
+# By the type of a field: the types of values it takes, in code and in words.
 _TYPES: dict[type, tuple[Any, str]] = {
   int: (numbers.Integral, "a whole number"),
   float: (numbers.Real, "a number"),
@@ -370,9 +371,9 @@ def to_fields(model: Model) -> dict[str, Any]:
   """The fields of a model, as values that JSON can hold.
 
   A class of layers is given by its name in `BLOCKS`, or else by the path to
-  import it by. A model whose class is not of this package gives the fields of
-  its trunk, marked as `ADAPTED`. Raises ValueError if it has no trunk of a
-  known class.
+  import it by. A model of another class than `Vit`, `ExtendedVit` and `ResNet`
+  gives the fields of its trunk, marked as `ADAPTED`. Raises ValueError if it
+  has no trunk of these classes.
 
   >>> from vit_jax.models import make_model, to_fields
   >>> fields = to_fields(make_model("B/16", num_classes=10))

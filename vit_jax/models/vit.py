@@ -253,7 +253,7 @@ class BaseVit(VitFields):
   ) -> tuple[TokenValues, Pooled]:
     """The last layer's output z, before any norm, and what the head reads.
 
-    The three steps can be called by themselves, with `method=` of `apply`.
+    Its steps `embed`, `run` and `pool` can be called with `method=` of `apply`.
     `run(embed(x).take(keep))` is an encoder that sees the patches `keep` alone.
 
     Args:
@@ -342,10 +342,10 @@ class BaseVit(VitFields):
     """The tokens after all layers, before any norm, Eq. 2 and 3.
 
     Args:
-      read: How many of the first tokens are read; None for all. The others are
-        left out where that saves work: not if layers are scanned, or attention
-        is shown or perturbed. With dropout, too, all are computed, so that a
-        run draws what it drew before.
+      read: How many of the first tokens are read; None for all. The last layer
+        leaves out the others, unless layers are scanned, attention is shown or
+        perturbed, or there is dropout, whose draws would otherwise depend on
+        `read`.
 
     Raises:
       ValueError: if there is a mask and the class of the layers takes none.
@@ -410,7 +410,7 @@ class BaseVit(VitFields):
     return MapHead(self.num_heads, mlp, self._config, name="map_head")
 
   def _without_positions(self, x_p: Embedded, mask: Any) -> Tokens:
-    """The patches alone as tokens."""
+    """The embedded patches as tokens, without a prefix and positions."""
     if isinstance(x_p, Patches):
       layout = (x_p if mask is None else x_p.only(mask)).layout
       return Tokens(x_p.values, layout, layout.counts)

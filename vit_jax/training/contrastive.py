@@ -104,7 +104,10 @@ def softmax_loss(
     return top, rescaled + jnp.exp(logits - top[:, None]).sum(axis=1)
 
   def denominator(x: Vectors, y: Vectors) -> Array:
-    """The logarithm of the sum over a row's own pair and the others."""
+    """The logarithm of the softmax's denominator, for each row of x.
+
+    The sum goes over the row's own pair and its negatives.
+    """
     first = jax.lax.stop_gradient(positive)
     start = first, jnp.exp(positive - first)
     zeros = jnp.zeros_like(positive)

@@ -61,10 +61,12 @@ class Teacher:
     std: Any,
     size: tuple[int, int] | None = None,
   ) -> Float[Array, "B height width C"] | Patches:
-    """The student's images, normalised by `mean` and `std`, as the teacher's.
+    """The student's images as the teacher takes them.
 
-    They are resized to `size`, by default the teacher's, by linear
-    interpolation, smoothed if they shrink. `Patches` stay as large as they are.
+    `mean` and `std` are those by which `images` are normalised. The result is
+    normalised by the teacher's, and resized to `size`, by default the
+    teacher's, by linear interpolation, smoothed if images shrink. `Patches`
+    keep their size.
     """
     if isinstance(images, Patches):
       B, N, _ = images.values.shape
@@ -79,7 +81,7 @@ class Teacher:
   def _normalized(
     self, images: Float[Array, "B h w C"], mean: Any, std: Any
   ) -> Float[Array, "B h w C"]:
-    """Values normalised by `mean` and `std`, as the teacher normalises them."""
+    """Images that `mean` and `std` normalised, normalised as the teacher's."""
 
     def per_channel(values: Any) -> Array:
       return jnp.array(values).reshape(1, 1, 1, -1)

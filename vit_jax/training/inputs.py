@@ -22,8 +22,8 @@ class TakesImages:
   def inputs(self, batch: Mapping[str, Array]) -> Any:
     """The images of a batch, normalised.
 
-    They are uint8 (B, H, W, C), or the patches of images of any size, as
-    `IntoPatches` makes them.
+    The batch has uint8 images (B, H, W, C), or the patches of images of any
+    size, as `IntoPatches` makes them.
     """
     return inputs_of(batch, self.mean, self.std)
 

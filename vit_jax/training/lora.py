@@ -82,7 +82,7 @@ def chosen_kernels(
 ) -> list[str]:
   """The paths of the kernels that get a product, in alphabetical order.
 
-  Those of the heads get none, and are trained as they are. The pattern is
+  Kernels of heads get no product, and are trained as they are. The pattern is
   searched in paths such as "block_0/msa/query/kernel", also if the layers are
   stacked. `params` holds all parameters by path, or their shapes. Raises
   ValueError if the pattern chooses no kernel, or those of only some of the

@@ -127,7 +127,8 @@ def cutmix(
 
   The batch shares one box, whose sides are sqrt(1 - lambda) of the image's for
   a lambda from Beta(alpha, alpha). Its centre lies anywhere in the image, so
-  that edges may cut it; the share of the area that remains is the neighbour's.
+  that edges may cut the box; the neighbour's share of the targets is that of
+  the area which the rest of the box covers.
 
   >>> import jax
   >>> import jax.numpy as jnp
@@ -305,7 +306,7 @@ class Objective:
 class CoupledObjective(Objective):
   """An objective that couples examples by their embeddings alone.
 
-  So a batch can still be computed in parts.
+  A batch can therefore be computed in parts, `embed` for each part.
   """
 
   couples = True

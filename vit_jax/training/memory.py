@@ -15,7 +15,8 @@ import jax
 from vit_jax.runtime import command
 
 _GB = 1e9
-# A step of 3.3 GB was seen to take the memory of five steps in a kept heap.
+# Freed memory is kept only where that of so many steps is free: a step of 3.3
+# GB was seen to take the memory of five steps if it is kept.
 _STEPS_KEPT = 8
 
 
@@ -109,9 +110,10 @@ def find_shortage(compiled: Any, devices: Sequence[Any]) -> Shortage | None:
 
   None if the program fits, or if it is not known whether it does.
 
-  On CPUs, the allocator no longer keeps freed memory if `_STEPS_KEPT` times
-  what a step takes are not free: a step cannot always reuse the memory of the
-  steps before, as small arrays lie in it, and then takes as much again.
+  On CPUs it also makes the allocator give freed memory back if `_STEPS_KEPT`
+  times what a step takes are not free. A step cannot always reuse the memory
+  that earlier steps freed, as small arrays lie in it, and then takes as much
+  again.
   """
   needs = Needs.of(compiled)
   free = free_on(devices)
