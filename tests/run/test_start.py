@@ -3,6 +3,7 @@
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 from flax.traverse_util import unflatten_dict
 
@@ -49,3 +50,25 @@ def test_a_mask_token_that_is_not_read_matters_to_who_hides_patches(
   start.transferred_leaves(plan, loaded)  # It reads none yet.
   err = capsys.readouterr().err
   assert ("1 array is not read, as this model does not use it" in err) == said
+
+
+@pytest.mark.parametrize(
+  "rate, steps, leaves",
+  [
+    (1e-5, 2, False),
+    (1e-5, 140, False),  # 0.0014 of 0.03 is 4.7 %.
+    (1e-5, 160, True),
+    (0.01, 6, True),
+  ],
+)
+def test_folds_judge_a_head_that_training_leaves_almost_as_it_is(
+  rate, steps, leaves
+):
+  plan: Any = types.SimpleNamespace(
+    settings=types.SimpleNamespace(
+      optimizer=types.SimpleNamespace(peak_lr=rate)
+    ),
+    lengths=types.SimpleNamespace(total=steps),
+  )
+  kernel = np.full((8, 3), 0.03) * [1, -1, 1]
+  assert start.leaves_probe(plan, kernel) == leaves

@@ -31,6 +31,8 @@ from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
 from vit_jax.workdir.description import check_same_run
 from vit_jax.workdir.records import metrics_so_far
 
+_MOST_MOVED = 0.05  # A head whose weights move further is no longer the probe.
+
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
@@ -155,10 +157,22 @@ def fresh_state(plan: Plan) -> TrainState:
   if not plan.settings.transfer.probe_head:
     return state
   probe = probe_head(plan, state.params)
+  head = probe.head()
   if folds := plan.task.score_folds(probe.folds, probe.judged):
-    trains_more = plan.settings.optimizer.freeze_layers >= 0
-    plan.evaluation.folds = folds.metrics(of_start=trains_more)
-  return with_params(state, probe.head().items())
+    others = plan.settings.optimizer.freeze_layers >= 0
+    of_start = others or leaves_probe(plan, head["head/kernel"])
+    plan.evaluation.folds = folds.metrics(of_start=of_start)
+  return with_params(state, head.items())
+
+
+def leaves_probe(plan: Plan, kernel: np.ndarray) -> bool:
+  """Whether training may make another head of the probe's.
+
+  A step of Adam changes a weight by about the learning rate at most. The sum of
+  the rates is compared with the size of the probe's weights.
+  """
+  furthest = plan.settings.optimizer.peak_lr * plan.lengths.total
+  return bool(furthest > _MOST_MOVED * np.sqrt(np.mean(np.square(kernel))))
 
 
 def _draw_missing(plan: Plan, init: Callable, state: TrainState) -> TrainState:

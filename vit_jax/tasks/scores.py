@@ -157,7 +157,7 @@ class FoldScore:
   def metrics(self, *, of_start: bool = False) -> dict[str, Any]:
     """The metrics that the run keeps.
 
-    `of_start` says that it then trains more than the head that is judged.
+    `of_start` says that it then trains other layers, or this head for long.
     """
     metrics: dict[str, Any] = {
       self.key: self.score,
@@ -278,8 +278,8 @@ class Verdict:
       )
     if self.folds.get("of_start"):
       return (
-        "The folds judge the head that the run started from, before other "
-        f"layers were trained, and {self.count:,} held-out images are too few "
+        "The folds judge the head that the run started from, before training "
+        f"changed the model, and {self.count:,} held-out images are too few "
         "to judge by: evaluate on others."
       )
     return (
