@@ -151,8 +151,8 @@ def test_few_examples_get_no_verdict_but_an_interval():
   """Wilson's interval of 5 of 8 is 30.6 to 86.3 %."""
   (line,) = _closing(0.625, 0.625, count=8)
   assert line == (
-    "top-1 62% (95 % interval 31 to 86 %) on 8 evaluated images, which are too "
-    "few to judge by."
+    "top-1 62% (95 % interval 31 to 86 %) on 8 evaluated images: as these are "
+    "fewer than 50, go by the interval rather than by the share."
   )
 
 
@@ -167,7 +167,7 @@ def test_numbers_and_labels_of_few_examples_get_no_verdict(task, key, shown):
   found = {f"eval/{key}": -0.03}
   (line,) = _closing(0, 0, count=4, task=task, **found)
   assert line.startswith(shown)
-  assert " on 4 evaluated images, which are too few to judge by." in line
+  assert " on 4 evaluated images, which are too few to judge by: " in line
   assert line.endswith("mean of their numbers.") == (key == "r2")
   (line,) = _closing(0, 0, count=50, task=task, **found)
   assert "nothing was learned. Train longer" in line
@@ -176,7 +176,9 @@ def test_numbers_and_labels_of_few_examples_get_no_verdict(task, key, shown):
 def test_pixels_of_few_examples_get_a_verdict():
   found = {"eval/mean_iou": 0.3}
   few, line = _closing(0, 0.3, count=4, task=SegmentationTask(), **found)
-  assert few.endswith(" on 4 evaluated images, which are too few to judge by.")
+  assert few.endswith(
+    " on 4 evaluated images, which are too few to judge by: fewer than 50."
+  )
   assert "mean IoU 30.00% is no better than one answer for all" in line
 
 

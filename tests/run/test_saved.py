@@ -181,11 +181,11 @@ def test_a_score_says_how_many_of_its_images_were_trained_on(
     score()
     shown = capsys.readouterr().out
     assert f"\n{said}about new ones. top-1 " in shown
-    assert "on 15 evaluated images.\n" in shown and "too few" not in shown
+    assert "on 15 evaluated images.\n" in shown and "fewer than" not in shown
   evaluate_checkpoint(run, num_workers=0)
   evaluate_checkpoint(run, folder=_noise(tmp_path / "new", 5), num_workers=0)
   shown = capsys.readouterr().out
-  assert "trained on" not in shown and "too few to judge by" in shown
+  assert "trained on" not in shown and "go by the interval" in shown
 
 
 def test_images_without_labels_are_answered_by_the_run(elsewhere, tmp_path):

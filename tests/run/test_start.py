@@ -53,7 +53,7 @@ def test_a_mask_token_that_is_not_read_matters_to_who_hides_patches(
 
 
 @pytest.mark.parametrize(
-  "rate, steps, leaves",
+  "rate, steps, moves",
   [
     (1e-5, 2, False),
     (1e-5, 140, False),  # 0.0014 of 0.03 is 4.7 %.
@@ -62,7 +62,7 @@ def test_a_mask_token_that_is_not_read_matters_to_who_hides_patches(
   ],
 )
 def test_folds_judge_a_head_that_training_leaves_almost_as_it_is(
-  rate, steps, leaves
+  rate, steps, moves
 ):
   plan: Any = types.SimpleNamespace(
     settings=types.SimpleNamespace(
@@ -71,4 +71,4 @@ def test_folds_judge_a_head_that_training_leaves_almost_as_it_is(
     lengths=types.SimpleNamespace(total=steps),
   )
   kernel = np.full((8, 3), 0.03) * [1, -1, 1]
-  assert start.leaves_probe(plan, kernel) == leaves
+  assert start.moves_head(plan, kernel) == moves

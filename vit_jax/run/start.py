@@ -159,14 +159,14 @@ def fresh_state(plan: Plan) -> TrainState:
   probe = probe_head(plan, state.params)
   head = probe.head()
   if folds := plan.task.score_folds(probe.folds, probe.judged):
-    others = plan.settings.optimizer.freeze_layers >= 0
-    of_start = others or leaves_probe(plan, head["head/kernel"])
+    trains_layers = plan.settings.optimizer.freeze_layers >= 0
+    of_start = trains_layers or moves_head(plan, head["head/kernel"])
     plan.evaluation.folds = folds.metrics(of_start=of_start)
   return with_params(state, head.items())
 
 
-def leaves_probe(plan: Plan, kernel: np.ndarray) -> bool:
-  """Whether training may make another head of the probe's.
+def moves_head(plan: Plan, kernel: np.ndarray) -> bool:
+  """Whether training may move the head far from the probe that it starts as.
 
   A step of Adam changes a weight by about the learning rate at most. The sum of
   the rates is compared with the size of the probe's weights.

@@ -306,27 +306,31 @@ class Verdict:
   @property
   def _score_in_words(self) -> str:
     label, count = self.metric.label, self.count
-    few = ""
-    if self.few and not self.trained_on:
-      few = ", which are too few to judge by"
+    of_images = f"on {counted(count, 'evaluated image')}"
+    warns = self.few and not self.trained_on
     if not self.metric.of_examples:
       text = ""
+      score = self.metric.text(Split.EVAL.keyed(self.scores))
       if count and self._has_folds:
-        score = self.metric.text(Split.EVAL.keyed(self.scores))
         text = self._beside_folds(str(score))
-      elif few:
-        score = self.metric.text(Split.EVAL.keyed(self.scores))
-        text = f"{score} on {counted(count, 'evaluated image')}{few}."
+      elif warns:
+        text = (
+          f"{score} {of_images}, which are too few to judge by: fewer than "
+          f"{intervals.FEW}."
+        )
       return f"{text} {self.below_zero}{self.undefined}".strip()
     if not count:
       return ""
     share = f"{self.scores[self.metric.key]:.0%}"
-    if not self._has_folds:
-      return (
-        f"{label} {share} (95 % interval {self._interval}) on "
-        f"{counted(count, 'evaluated image')}{few}."
+    if self._has_folds:
+      return self._beside_folds(f"{share} ({self._interval})")
+    text = f"{label} {share} (95 % interval {self._interval}) {of_images}"
+    if warns:
+      text += (
+        f": as these are fewer than {intervals.FEW}, go by the interval rather "
+        "than by the share"
       )
-    return self._beside_folds(f"{share} ({self._interval})")
+    return f"{text}."
 
   def _beside_folds(self, score: str) -> str:
     """The score by the folds, that of the evaluation, and which to believe."""
