@@ -74,7 +74,7 @@ def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
   done = write_masks(
     mark, files, str(tmp_path / "out"), RGB, MaskFiles([*"0123"])
   )
-  first = "The pixels of 4 images by class, with its colour:"
+  first = "The pixels of 4 images by class, with its colour in these files:"
   assert done[:2] == (4, 0) and done[2][0] == first
   masks = _written(tmp_path, "masks")
   assert {name: int(mask[0, 0]) for name, mask in masks.items()} == {
@@ -110,7 +110,7 @@ def test_an_image_that_cannot_be_marked_is_named(tmp_path, capsys):
     mark, files, str(tmp_path / "out"), RGB, MaskFiles(["sky"])
   )
   assert (count, unreadable) == (1, 1)
-  first = "The pixels of 1 image by class, with its colour:"
+  first = "The pixels of 1 image by class, with its colour in these files:"
   assert lines == [first, "100.0%  sky  #000000"]
   assert capsys.readouterr().err == f"{files[0]}: it is too large.\n"
   assert [*_written(tmp_path, "masks")] == ["y.png"]

@@ -63,7 +63,10 @@ class MaskFiles:
       if self.counts[k]
     ]
     images = "1 image" if self.masks == 1 else f"{self.masks:,} images"
-    return [f"The pixels of {images} by class, with its colour:", *shares]
+    return [
+      f"The pixels of {images} by class, with its colour in these files:",
+      *shares,
+    ]
 
 
 def _class_text(names: Sequence[str], index: int) -> str:
