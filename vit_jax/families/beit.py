@@ -35,7 +35,7 @@ def _token_fields(file: Stored) -> dict[str, Any]:
 
 
 def _mean_fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """As `_token_fields`, for models that read the average over the patches."""
   return _token_fields(file) | dict(pooling="gap", norm_pooled=True)
 
 

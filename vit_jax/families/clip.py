@@ -39,7 +39,10 @@ def fields(file: Stored) -> dict[str, Any]:
 
 
 def tower(name: str, vit: Any, **more: Any) -> dict[str, Any]:
-  """The configuration of an image tower, or of a classifier that has it."""
+  """The configuration of an image tower, or of a classifier that has it.
+
+  `name` begins the library's `model_type`, and `more` are the tower's own keys.
+  """
   values = dict(
     model_type=f"{name}_vision_model",
     intermediate_size=vit.mlp_size,

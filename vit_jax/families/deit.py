@@ -14,12 +14,12 @@ TIMM = Timm(classes={r"deit(?!3)": "v"})
 
 
 def _token_fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of a model whose distillation token has no head."""
   return vit.fields(file) | dict(registers=1, position="learned_all")
 
 
 def _teacher_fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of a model whose distillation token has a head of its own."""
   return vit.fields(file) | dict(distilled=True)
 
 

@@ -22,14 +22,14 @@ class Eva:
   """Some architectures of timm's class `Eva`.
 
   Attributes:
-    architecture: One of them.
+    architecture: The name of one of these architectures.
     table: The names of their arrays, a table of `formats/names.csv`.
     has: Arrays that they have.
     lacks: Arrays that they do not have.
     fields: Fields of the model that its arrays do not tell, or that tell these
       architectures from others when a model is written.
     biases: Values that `qkv_bias` may have.
-    gated: Whether their MLPs are gated; None if some are.
+    gated: Whether their MLPs are gated; None if some are and others are not.
     named: Beginning of their names, if others have the same arrays.
     pooling: timm's default pooling for files with a class token and without
       the array `fc_norm.weight`.
@@ -146,9 +146,9 @@ class Transformers:
     classes: The library's classes without and with a head; None for none.
     defaults: The library's values for keys that a configuration lacks.
     epsilon_key: The configuration's key for the epsilon of all norms.
-    image_size_key: Its key for the image size that positions are for.
+    image_size_key: The configuration's key for the image size of positions.
     position_resize: How the library resizes positions, as in `ExtendedVit`.
-    antialiased: Whether it does so with antialiasing.
+    antialiased: Whether the library resizes positions with antialiasing.
     any_size: Whether its images may keep their proportions.
     normalizes: Beginning of the names of the mean and deviation by which the
       library's model normalises its images itself; "" if its preprocessor

@@ -101,7 +101,8 @@ def _config(vit: Any, size: tuple[int, int] | None) -> dict[str, Any]:
   )
 
 
-# transformers has it without its adaptors, as NVIDIA's own code saves it.
+# The arrays of transformers, which has no adaptors. NVIDIA's own code names
+# them alike, except those of LayerScale.
 _RADIO = Transformers(
   types=("radio",),
   signature="model.patch_generator.pos_embed",

@@ -1,6 +1,7 @@
 """SigLIP (arXiv:2303.15343) and SigLIP 2: the paper's ViT with a MAP head.
 
-SigLIP 2 for images of any size (NaFlex, arXiv:2502.14786) has patches as rows.
+SigLIP 2 for images of any size (NaFlex, arXiv:2502.14786) takes rows of
+patches.
 """
 
 import dataclasses

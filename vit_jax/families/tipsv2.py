@@ -69,11 +69,10 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _fits(shapes: Shapes, base: str) -> bool:
-  """Whether arrays are TIPSv2's in transformers, not those of DINOv2's own
-  code.
+  """Whether arrays are TIPSv2's in transformers.
 
-  Most names are the same, but TIPSv2 has one register, and DINOv2 has four or
-  none.
+  Most names are those of DINOv2's own code, but TIPSv2 has one register, and
+  DINOv2 has four or none.
   """
   registers = shapes[f"{base}register_tokens"]
   if f"{base}{_FIRST}mlp.c_fc.bias" in shapes:

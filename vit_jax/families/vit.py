@@ -6,7 +6,7 @@ from typing import Any
 from vit_jax.families.family import Stored, Timm, Transformers, dropouts
 
 TIMM = Timm(
-  classes={r"vit_|flexivit_|test_vit": "v"},  # After the others.
+  classes={r"vit_|flexivit_|test_vit": "v"},  # Tried after all other families.
   own={
     r"test_vit3$": dict(pool_include_prefix=True),
     r"naflexvit_\w+_par(fac)?_gap": dict(pos_embed_ar_preserving=True),

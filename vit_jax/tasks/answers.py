@@ -78,7 +78,7 @@ class Answers:
 
   @property
   def given_from(self) -> float | None:
-    """The least probability of a label that is given.
+    """The least probability with which a label is given to an image.
 
     It is None where an image has one class.
     """
@@ -87,7 +87,7 @@ class Answers:
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     """The parts of an answer, on the device.
 
-    It is `index` and `probability`, both (B, top), or `values`, (B, T).
+    They are `index` and `probability`, both (B, top), or `values`, (B, T).
     """
     raise NotImplementedError
 

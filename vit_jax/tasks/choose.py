@@ -100,8 +100,8 @@ def _import_place(place: str) -> Any:
 def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   """The task of a configuration.
 
-  Raises ValueError if there is no such task, or it does not take this loss, or
-  if several sections enable one.
+  Raises ValueError if there is no such task, if it does not take this loss, or
+  if several sections each enable a task.
 
   Args:
     name: The value of `data.task`. A task that its own section enables takes
@@ -116,7 +116,8 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
 def _enabled_task(sections: Mapping[str, Any]) -> type[Task] | None:
   """The task that its own section of the configuration enables; None if none.
 
-  Such a section has the name of its task. Raises ValueError if several do.
+  Such a section has the name of its task. Raises ValueError if several sections
+  enable their tasks.
   """
   enabled = [
     name
@@ -177,7 +178,7 @@ def check_same(task: Task, description: Mapping[str, Any]) -> None:
 
 
 def _sections(description: Mapping[str, Any]) -> dict[str, Any]:
-  """The sections of a saved configuration that tasks have, by name."""
+  """The tasks' sections of a saved configuration, by name."""
   config = description["config"]
   return {
     key: from_dict(kind, config.get(key, {}), saved=True)

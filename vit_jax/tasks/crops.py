@@ -24,7 +24,11 @@ def fit_areas(settings: Any) -> None:
 def multi_crop(
   section: str, settings: Any, preprocessing: Any, *, flip: bool, **more: Any
 ) -> "MultiCrop":
-  """The crops of the settings of this section; `more` are further fields."""
+  """The transform into the crops that the settings ask for.
+
+  `section` is the name of their section, and `more` are further fields of
+  `MultiCrop`.
+  """
   from vit_jax.data.transforming.multi_crop import MultiCrop
 
   s = settings
@@ -44,7 +48,10 @@ def multi_crop(
 def large_grid(
   model: Any, size: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-  """Patches along height and width of a large crop; None if none are known."""
+  """Patches along height and width of a large crop of `size`.
+
+  None if the size is not known, or the model has no patches.
+  """
   from vit_jax.models.grid import grid_of
 
   return grid_of(model, size) if size and model.num_layers else None

@@ -79,11 +79,12 @@ def _moments(
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-  """Sums over vectors z of z - `shift`, and of its outer product with itself.
+  """Sums over `count` vectors z, from which their mean and covariance follow.
 
-  The shift is near the mean of a batch: a covariance of nearly equal vectors
-  would lose its digits if the sums were about 0. Moments that are added keep
-  the shift of the first ones.
+  `first` is the sum of z - `shift`, and `second` that of its outer product with
+  itself. The shift is near the mean of a batch: without it, a covariance of
+  nearly equal vectors would lose its digits. A sum of two moments keeps the
+  shift of the first.
   """
 
   count: Any
@@ -107,7 +108,7 @@ class Moments:
 class FeaturesOutcome(SumsOutcome):
   """The features of a split: how far apart they lie, in how many directions.
 
-  They are scaled to length 1. `deviation` is the root of their mean squared
+  Features are scaled to length 1. `deviation` is the root of their mean squared
   distance from their mean. `rank` is the exponential of the entropy of the
   shares of their singular values (RankMe, arXiv:2210.02885), divided by its
   largest possible value. `totals` has the sums, and as `features` the
@@ -158,9 +159,9 @@ class FeaturesOutcome(SumsOutcome):
 
 
 def effective_rank(second: Float[np.ndarray, "D D"]) -> float:
-  """The effective rank of features whose products x x^T have this mean.
+  """The effective rank of features x, from the mean of x x^T.
 
-  It is NaN if one is not finite.
+  The rank is NaN if an entry of the mean is not finite.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.features import effective_rank

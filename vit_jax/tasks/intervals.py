@@ -15,13 +15,13 @@ _LIKELY = 0.05  # A share that chance reaches more often may be due to chance.
 
 
 class Interval(NamedTuple):
-  """An interval of a score; of a share, from 0 to 1."""
+  """An interval of a score; that of a share lies between 0 and 1."""
 
   low: float
   high: float
 
   def overlaps(self, other: "Interval") -> bool:
-    """Whether a share lies in both."""
+    """Whether some score lies in both intervals."""
     return self.low <= other.high and other.low <= self.high
 
   def __str__(self) -> str:
@@ -72,9 +72,9 @@ def of_resampled_folds(
 ) -> Interval:
   """The interval of any score of the answers to `parts` folds.
 
-  It is a bootstrap's (Efron, 1979), from draws with replacement; each draw has
-  as many examples as answers are worth that many independent ones, as in
-  `of_folds`. The draws are the same each time.
+  It is a bootstrap's (Efron, 1979), from draws of answers with replacement.
+  Each draw has as many answers as the folds' answers are worth independent
+  ones, as in `of_folds`. The draws are the same each time.
 
   Args:
     score: A function from indices of answers to their score, which may be NaN.
@@ -97,16 +97,16 @@ def of_resampled_folds(
 
 
 def _independent(count: float, parts: int) -> float:
-  """The number of independent answers that those of folds are worth."""
+  """How many independent answers `count` answers to `parts` folds are worth."""
   k = max(2, parts)
   return count / (1 + k / (k - 1))
 
 
 def by_chance(share: float, chance: float, count: int) -> float:
-  """The probability that guesses are right as often as this, or more often.
+  """The probability that at least this `share` of `count` guesses is right.
 
-  Of `count` guesses, each is right with probability `chance`: the upper tail of
-  the binomial distribution, exactly.
+  Each guess is right with probability `chance`: the result is the exact upper
+  tail of the binomial distribution.
   """
   right = round(share * count)
   if right == 0:
@@ -115,5 +115,5 @@ def by_chance(share: float, chance: float, count: int) -> float:
 
 
 def may_be_chance(share: float, chance: float, count: int) -> bool:
-  """Whether guesses would be right as often in more than one of 20 cases."""
+  """Whether guesses reach this share of right answers in over 5 % of cases."""
   return by_chance(share, chance, count) > _LIKELY

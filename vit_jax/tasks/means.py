@@ -78,7 +78,7 @@ def _sums_of_answers(
 def is_constant(totals: Mapping[str, Any]) -> bool:
   """Whether all answers are equal up to rounding, from the sums of `sums_of`.
 
-  They are not if there is one example, or one without an answer.
+  It is False for a single example, and if any example has no answer.
   """
   examples = int(totals["examples"])
   if examples < 2 or totals["unanswered"]:

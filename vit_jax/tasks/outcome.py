@@ -31,6 +31,8 @@ class Curves:
   """A chart of metrics by step.
 
   `curves` has the name of each curve, by the metric's key, such as "eval/top1".
+  `percent` shows fractions as percentages, and `logarithmic` gives the values a
+  logarithmic axis.
   """
 
   title: str
@@ -156,7 +158,10 @@ class Outcome:
 
   @property
   def broken(self) -> list[str]:
-    """A line that says that the model gives no answer, if so."""
+    """A line that counts the examples without an answer; [] if there are none.
+
+    Outputs that are not finite are no answer.
+    """
     if not self.unanswered:
       return []
     return [f"The model answers NaN to {self.unanswered:,} examples."]
@@ -285,7 +290,7 @@ def write_rows(
 
 
 def _ids(source: Source, indices: np.ndarray) -> Iterable[str]:
-  """The examples' ids, without reading them if the source can do that."""
+  """The examples' ids; only a source without `ids` has to read examples."""
   ids = getattr(source, "ids", None)
   if ids is not None:
     yield from ids(indices)

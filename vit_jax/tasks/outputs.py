@@ -27,7 +27,7 @@ from vit_jax.tasks.outcome import (
 )
 from vit_jax.tasks.task import Task
 
-_ROUNDING = 1e-6  # Between equal answers, as a share of the largest.
+_ROUNDING = 1e-6  # Equal answers differ by at most this share of the largest.
 _WORST = 6  # Examples of the highest loss in a report.
 
 

@@ -43,7 +43,7 @@ PROBES = (
 SINCE_START = Score(Metric("judged", "rank of the features"), Split.START)
 """The score of features without labels, of a run from published weights."""
 MOST_CHANGED = 0.5
-"""Features that keep less of their neighbours than this have become others."""
+"""Features that keep a smaller share of their neighbours count as changed."""
 
 
 def judged(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -88,7 +88,7 @@ class FoldAnswers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FoldScore:
-  """The score of a linear probe on folds, each by a probe of the others.
+  """The score of linear probes on folds, each fitted to all other folds.
 
   Attributes:
     key: The key of the metric.
@@ -125,13 +125,13 @@ class FoldScore:
     *,
     is_share: bool = False,
   ) -> "FoldScore | None":
-    """Any score, a function of answers and labels; None if it is NaN.
+    """The score of folds by `score`, a function of answers and labels.
 
-    Its interval comes from random draws, which would take seconds for many
-    images, where it is not needed: the result is None for more than 1,000
-    images, and without folds. Draws from answers without a mistake have none
-    either, so that of a score from 0 to 1, which `is_share` says, is no
-    narrower at either end than the interval of as high an accuracy.
+    The result is None without folds, if the score is NaN, and for more than
+    1,000 images: the interval comes from random draws, which would then take
+    seconds, and so many images hardly need one. Draws from answers without a
+    mistake have no mistake either. With `is_share`, for a score from 0 to 1,
+    the interval is therefore widened to hold that of an equally high accuracy.
     """
     if not folds or count > _MOST_DRAWN:
       return None
@@ -157,7 +157,7 @@ class FoldScore:
   def metrics(self, *, of_start: bool = False) -> dict[str, Any]:
     """The metrics that the run keeps.
 
-    `of_start` says that it then trains other layers, or this head for long.
+    `of_start` says that the run then trains other layers, or the head for long.
     """
     metrics: dict[str, Any] = {
       self.key: self.score,
@@ -341,14 +341,17 @@ class Verdict:
 
   @property
   def _has_folds(self) -> bool:
+    """Whether the folds have the score."""
     return self.metric.key in self.folds
 
   @property
   def _interval(self) -> intervals.Interval:
+    """The interval of the evaluation's score, a share of right answers."""
     return intervals.wilson(self.scores[self.metric.key], self.count)
 
   @property
   def _of_folds(self) -> intervals.Interval:
+    """The interval of the folds' score."""
     return intervals.Interval(self.folds["low"], self.folds["high"])
 
 

@@ -34,7 +34,7 @@ class Record:
 
   @property
   def needs(self) -> str:
-    """The condition of the keys of its section: that `data.task` names it."""
+    """What the keys of its section need: a `data.task` with its name, or ""."""
     return f"data.task={self.name}" if self.labels else ""
 
   def is_on(self, section: Any) -> bool:
@@ -56,6 +56,7 @@ class Record:
     return getattr(self._module("settings"), self.section)
 
   def _module(self, name: str) -> Any:
+    """Imports a file of the objective's folder, by its name."""
     return importlib.import_module(f"vit_jax.tasks.{self.name}.{name}")
 
 

@@ -44,7 +44,7 @@ OF_CLASSES = (
 """Keys that have no effect for a task without classes of whole images."""
 UNLABELLED = (*OF_CLASSES, "eval_per_class", "data.task")
 """Keys that have no effect for a task without labels."""
-_OF_A_RUN = ("image_size", "ema_decay")
+_OF_A_RUN = ("image_size", "ema_decay")  # A run's keys that a task may take.
 # Attributes of users' task classes from before `Scores`, and its fields.
 _OF_SCORES = {"metrics": "metrics", "score": "best", "curves": "curves"}
 
@@ -235,7 +235,10 @@ class Task:
     return model
 
   def probed(self, model: Any) -> dict[str, Any]:
-    """The models whose representations a probe reads, by a metric's suffix."""
+    """The models whose representations a probe reads.
+
+    Each is given by the suffix that its probe's metrics get.
+    """
     return {"": model}
 
   def check_evaluation(self, source: Source) -> None:

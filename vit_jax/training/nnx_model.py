@@ -112,6 +112,10 @@ def as_nnx(
 
 
 def _variable(path: tuple[Any, ...], array: ArrayLike) -> nnx.Variable:
-  """An array as a variable of NNX; qwix names LoRA's "kernel_lora_a"."""
+  """An array as a variable of NNX.
+
+  It is an `nnx.LoRAParam` if its name is one that qwix gives to LoRA's arrays,
+  such as "kernel_lora_a".
+  """
   lora = "_lora_" in jax.tree_util.keystr(path[-1:])
   return (nnx.LoRAParam if lora else nnx.Param)(jnp.asarray(array))

@@ -44,7 +44,7 @@ def step_gflops(
 
   What `model.remat` computes a second time is not counted.
   """
-  trained = 0
+  trained = 0  # Operations of the model's own passes, which have a gradient.
 
   def apply(variables: Any, inputs: Any, *, rngs: Any, **options: Any) -> Any:
     """Counts a pass of the model, and returns zeros in its place."""

@@ -226,7 +226,7 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
 def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """Replaces the momentum of a matrix by about the nearest orthogonal matrix.
 
-  With momentum b, gradient g and m = b m + (1 - b) g, that of Nesterov is
+  With momentum b, gradient g and m = b m + (1 - b) g, Nesterov's momentum is
   b m + (1 - b) g; Optax divides its parts by 1 - b^(t + 2) and 1 - b^(t + 1)
   first, for steps t = 0, 1, ..., which the authors' code does not.
 
@@ -301,7 +301,7 @@ def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
 
 
 def _scale_by_layer(decay: float, parts: Parts | None) -> Tx:
-  """Multiplies each update by decay ** (number of layers below the head)."""
+  """Multiplies each update by decay ** (number of layers up to the head)."""
   if decay == 1 or parts is None:
     return optax.identity()
 
@@ -315,8 +315,8 @@ def _scale_by_layer(decay: float, parts: Parts | None) -> Tx:
 def _scale_by_place(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """Scales updates by where a parameter lies in the model.
 
-  It is always one member of the optimizer's chain: a checkpoint stores the
-  states of the members by their numbers.
+  The result is always one member of the optimizer's chain: a checkpoint stores
+  the states of the members by their numbers.
   """
   by_layer = _scale_by_layer(settings.layer_decay, parts)
   if settings.patches_lr == 1:

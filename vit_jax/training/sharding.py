@@ -24,7 +24,9 @@ from vit_jax.models.partitioning import use_layout
 from vit_jax.runtime import hosts
 
 AXES = ("data", "fsdp", "tensor")
-SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"  # The compiler's name for it.
+# The compiler's option for the part of a TPU's own memory that an operation may
+# take.
+SCOPED_VMEM = "xla_tpu_scoped_vmem_limit_kib"
 Devices = Sequence[Any]
 # Lets a mesh axis cover part of a row of chips: 32 x 8 fits 16 x 16 chips.
 _SPLIT: dict[str, Any] = {"allow_split_physical_axes": True}

@@ -85,7 +85,10 @@ class Extras:
   parts: Parts | None = None
 
   def init(self, params_init: Init) -> Init:
-    """Initialises the parameters that are trained."""
+    """The function that draws the trained parameters, from `params_init`.
+
+    `params_init` draws all parameters of the model.
+    """
     if not self.lora.rank:
       return params_init
     from vit_jax.training import lora
@@ -118,6 +121,7 @@ class Extras:
 
   @functools.cached_property
   def _merge(self) -> Callable[..., Any]:
+    """`merged_params`, compiled for the devices of the run."""
     shardings = jax.tree.map(lambda x: x.sharding, self.param_shapes)
     return jax.jit(self.merged_params, out_shardings=shardings)
 

@@ -147,7 +147,7 @@ def make_train_step(
 def _update_if_finite(
   finite: Array, update: Callable[[], TrainState], state: TrainState
 ) -> TrainState:
-  """The state after an update if that is finite, else the old state."""
+  """The state after `update` if `finite` is true, else the old `state`."""
 
   def update_in_types() -> TrainState:
     return jax.tree.map(_cast_like, update(), state)
@@ -267,14 +267,14 @@ def _means(loss: Loss) -> tuple[Array, Means]:
   if loss.weight is None:
     means = Means(loss.score.mean(), loss.metrics, loss.state, None)
     return loss.value.mean(), means
-  weight, sum_of = loss.weight, loss.weight.sum()
+  weight, total_weight = loss.weight, loss.weight.sum()
 
   def mean(values: Array) -> Array:
     # A part may have no example that counts.
     total = jnp.where(weight > 0, values * weight, 0).sum()
-    return total / jnp.where(sum_of > 0, sum_of, 1)
+    return total / jnp.where(total_weight > 0, total_weight, 1)
 
-  means = Means(mean(loss.score), loss.metrics, loss.state, sum_of)
+  means = Means(mean(loss.score), loss.metrics, loss.state, total_weight)
   return mean(loss.value), means
 
 
@@ -339,7 +339,7 @@ def share_of_start(
 
 
 def _count_updates(state: TrainState) -> Array:
-  """Number of updates, without skipped steps, which the schedule takes."""
+  """The number of updates so far, without skipped steps, for the schedule."""
   counts = optax.tree.get_all_with_path(state.opt_state, "count")
   return counts[0][1] if counts else state.step
 

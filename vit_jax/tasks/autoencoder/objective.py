@@ -38,7 +38,8 @@ def draw_patches(
   """Draws the numbers of the patches that are `seen` and `hidden`, (B, ...).
 
   `models.autoencoder` takes both. All choices of patches are equally likely.
-  The draw of an image depends on the key and on its number alone.
+  The draw of an image depends on the key and on the image's number in
+  `examples` alone.
   """
 
   def permute(example: Array) -> Array:
@@ -54,13 +55,13 @@ def draw_of_rows(
 ) -> dict[str, Int[Array, "B ..."]]:
   """As `draw_patches`, for rows of images of any size.
 
-  Each image hides `rate` of its own patches, and shows one at least. Its draw
-  depends on the key, its number and its size, and not on its row. -1 fills up
-  both arrays.
+  The share `rate` of each image's patches is hidden, and at least one is seen.
+  The draw of an image depends on the key, the image's number in `examples` and
+  its size, and not on its row. -1 fills up both arrays.
   """
   B, N = layout.image.shape
   M = layout.images
-  # Where images share a row, the numbers of each are rounded.
+  # Where images share a row, the count of seen patches is rounded for each.
   rounded = 0 if M == 1 else min(M, N)
   most_seen = num_seen(N, rate) + rounded
   most_hidden = N - num_seen(N, rate) + rounded
@@ -141,8 +142,11 @@ class Reconstruction(TakesImages, Objective):
   ) -> tuple[Inputs, dict[str, Any]]:
     """Returns a batch's normalised images, and what to hide and to predict.
 
-    The key and each example's number, by default its place in the batch, decide
-    which patches are hidden. Rows of several images have (B, M) numbers.
+    The second result has `draw`, the numbers of patches that the model takes,
+    and `pixels`, the values to predict; for images of any size also `layout`,
+    that of the hidden patches. The key and each example's number, by default
+    its place in the batch, decide which patches are hidden. Rows of several
+    images have (B, M) numbers.
     """
     images = self.inputs(batch)
     if isinstance(images, Patches):

@@ -44,9 +44,9 @@ class Calibration:
     error_before, error_after: The expected calibration error.
     loss_before, loss_after: The mean negative log-likelihood.
     fitted_on, measured_on: The number of examples of each half.
-    unfitted: Labels that every example has, or none, or that the logits
-      separate; their temperature is 1.
-    logits, labels: Those of the whole split, not divided.
+    unfitted: The indices of labels that every example has, that no example has,
+      or that the logits separate; their temperature is 1.
+    logits, labels: Those of the whole split; no temperature divides the logits.
   """
 
   temperature: tuple[float, ...]

@@ -27,7 +27,8 @@ Pairs = collections.Counter[tuple[int, int]]
 class AnsweredExample:
   """A model's answer to one example, as in `Predictions`.
 
-  `rank` orders the kept examples, highest first.
+  `rank` orders the kept examples, highest first, and `index` is the example's
+  place in the split.
   """
 
   rank: float
@@ -67,14 +68,14 @@ class ConfusionMatrix:
   """Counts of a model's answers; the sum of two is that of all the answers.
 
   Attributes:
-    pieces: How often each (label, answer) occurred, in counts to be summed.
+    pieces: Counters of (label, answer), whose sum is `pairs`.
     unanswered: Examples to which the model answers NaN; they are left out of
       every other count.
     kinds: The examples kept of each kind, the most telling first: "surest" has
       the right answers with the highest probability, "nearest" and "worst" the
       mistakes with the lowest and the highest loss.
-    bins: The number of answers, of right answers, and the sum of probabilities,
-      by probability.
+    bins: The number of answers, the number of right answers, and the sum of
+      probabilities, (3, `BINS`), for bins of the answers' probability.
   """
 
   pieces: tuple[Pairs, ...]
@@ -131,7 +132,7 @@ class ConfusionMatrix:
     return functools.reduce(operator.add, self.pieces)
 
   def classes_to_draw(self, num_classes: int, most: int) -> list[int]:
-    """The classes to draw in a confusion matrix, or none if they are too many.
+    """The classes to draw in a confusion matrix; [] if they are too many.
 
     These are all classes, if there are at most `most`, and otherwise those that
     occur as a label or an answer.

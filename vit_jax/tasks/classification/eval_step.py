@@ -43,7 +43,8 @@ def make_eval_step(
 ) -> Callable[..., tuple[Totals, Predictions]]:
   """Returns a function from (params, batch, first) to totals and predictions.
 
-  The totals are those of the batch, which holds `image`, uint8 (B, H, W, C),
+  `first`, the place of the batch in its split, has no effect here. The totals
+  are those of the batch, which holds `image`, uint8 (B, H, W, C),
   and `label`, integer (B,). It may hold `mask`, 0 for padding and for
   unreadable images, and `skipped`, true for the latter; without them, every row
   counts.

@@ -76,7 +76,7 @@ class ClassificationOutcome(Outcome):
 
   @property
   def chance(self) -> float:
-    """The share of the commonest class, as top-1."""
+    """The top-1 accuracy of always answering the commonest class."""
     return float(self.totals["count"].max() / self.totals["count"].sum())
 
   @property
@@ -309,8 +309,8 @@ def class_measure(
     names: Those of all classes.
     class_logits: Maps the model's outputs to one logit for each class.
     outcome: The class of the result.
-    counts_answers: Whether it has the counts of the answers even without
-      details.
+    counts_answers: Whether the outcome has the counts of the answers even
+      without details.
   """
 
   def parts(

@@ -180,7 +180,7 @@ class ClassAnswers(Answers):
     ]
 
   def mark(self, probability: float) -> str:
-    """The mark after a probability; none if an image has one class."""
+    """The mark after a probability; "" if an image has one class."""
     return ""
 
   def ranked(

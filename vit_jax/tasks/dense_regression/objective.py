@@ -14,7 +14,7 @@ from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
 from vit_jax.tasks.segmentation.objective import OfPixels, enlarged, mean_of
 
 Numbers = Float[Array, "B H W"]
-_LEAST = 1e-3  # The least number whose logarithm is taken, as in DINOv2's.
+_LEAST = 1e-3  # The least number whose logarithm is taken, as in DINOv2's code.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +23,9 @@ class Scaling:
 
   Attributes:
     mean, std: Mean and deviation of the targets.
-    log_mean, log_std: Mean and deviation of their logarithms. Unless they are
-      0, as where not all targets are above 0, the outputs are logarithms.
+    log_mean, log_std: Mean and deviation of the targets' logarithms, which the
+      outputs then stand for. Both are 0 if the outputs stand for the numbers,
+      as where not all targets are above 0.
   """
 
   mean: float = 0.0
@@ -34,6 +35,7 @@ class Scaling:
 
   @property
   def of_logarithms(self) -> bool:
+    """Whether the outputs stand for logarithms."""
     return self.log_std > 0
 
   def numbers(self, outputs: Any) -> Any:
@@ -81,7 +83,7 @@ class PixelErrors(OfPixels):
     if self.settings.loss == "l1":
       return error / self.scaling.std, error
     is_positive = is_known & (targets > 0)
-    if not self.scaling.of_logarithms:  # Those of a head that may give 0.
+    if not self.scaling.of_logarithms:  # The head may give 0 or less.
       y = jnp.maximum(y, _LEAST)
     log_y = jnp.log(jnp.where(is_positive, y, 1.0))
     log_target = jnp.log(jnp.where(is_positive, targets, 1.0))

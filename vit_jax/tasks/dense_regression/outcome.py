@@ -80,10 +80,12 @@ class PixelNumbersOutcome(Outcome):
 
   @functools.cached_property
   def _each(self) -> dict[str, Each]:
+    """The loss and the `sums` of each example."""
     return {k: x.astype(np.float64) for k, x in self.gathered.arrays.items()}
 
   @functools.cached_property
   def _totals(self) -> Mapping[str, float]:
+    """The sums over all examples."""
     return {key: float(x.sum()) for key, x in self._each.items()}
 
   @property

@@ -109,7 +109,7 @@ class DenseRegressionTask(Task):
         "take the loss l1."
       )
     scaling = Scaling(mean=statistics.mean, std=statistics.std)
-    if self.keeps_parts:  # Its outputs are in the unit of the targets.
+    if self.keeps_parts:  # The kept head gives numbers in the targets' unit.
       scaling = _UNSCALED
     elif statistics.are_positive and statistics.log_std > 0:
       scaling = dataclasses.replace(

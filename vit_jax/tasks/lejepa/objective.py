@@ -1,9 +1,10 @@
 """The objective of LeJEPA (arXiv:2511.08544).
 
-The projections of an image's crops predict the mean of those of its large ones,
-and those of a batch are pushed towards a standard normal distribution, along
-random directions. There is no teacher, and no gradient is stopped. K is the
-width of the projections, and V the number of crops of an image.
+The projections of all crops of an image predict the mean of the large crops'
+projections. The projections of a batch are pushed towards a standard normal
+distribution, along random directions. There is no teacher, and no gradient is
+stopped. K is the width of the projections, and V the number of crops of an
+image.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.training.losses import Apply, Loss, Objective, StepContext
 from vit_jax.training.schedules import RunLength
 
-_KNOTS, _FARTHEST = 17, 5.0  # The integral is from -5 to 5.
+_KNOTS, _FARTHEST = 17, 5.0  # The integral from -5 to 5 is taken at 17 points.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +91,7 @@ class LeJepa(Objective):
     """The loss of each image, (1 - lambda) prediction + lambda SIGReg.
 
     The score is the prediction loss: the mean squared distance of the
-    projections of an image's crops from the mean of those of its large ones.
+    projections of an image's crops from the mean of its large crops'.
     """
     del context
     if not isinstance(inputs, dict):  # The batch has `image` alone.
@@ -126,7 +127,8 @@ class LeJepa(Objective):
     """The loss of an evaluation, and the score, which is the same.
 
     It is the part of the loss that compares projections: the mean squared
-    distance of those of an image and of its mirror image from their mean.
+    distance of the projections of an image and of its mirror image from the
+    mean of the two.
     """
     z, mirrored = (apply(x)["z"] for x in (images, images[:, :, ::-1]))
     distance = ((z - mirrored) ** 2).mean(axis=1) / 4

@@ -22,7 +22,7 @@ from vit_jax.training.inputs import TakesImages
 from vit_jax.training.losses import Loss, Objective, StepContext
 
 _LEVELS = 8  # Levels of a channel: 3 bits.
-_LEVEL = 256 // _LEVELS
+_LEVEL = 256 // _LEVELS  # Values of a channel that share a level.
 COLOURS = _LEVELS**3
 _MASKED, _SWAPPED = 0.8, 0.1  # Shares of the corrupted patches; the rest stay.
 _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
@@ -152,12 +152,12 @@ def num_corrupted(N: int, rate: float) -> int:
 def draw_patches(
   key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """Draws `where` and `source` of `MaskedVit`: which patches become what.
+  """Draws the patches to corrupt, `where`, and all `source`s for `MaskedVit`.
 
   A corrupted patch's embedding becomes [mask] in 80 % of the cases and that of
   another patch of the image, each with equal probability, in 10 %; in 10 % it
-  stays as it is. The draw of an image depends on the key and on its number
-  alone.
+  stays as it is. The draw of an image depends on the key and on the image's
+  number in `examples` alone.
   """
 
   def draw(example: Array) -> dict[str, Array]:
@@ -180,9 +180,9 @@ def mean_colours(
 ) -> Int[Array, "B N parts2"]:
   """The mean colour of each patch in 3 bits a channel, one of 512.
 
-  The means are of values in [0, 255], and 32 of them share a level. Red counts
-  64 and green 8 times as much as blue. A patch of P x P pixels is cut into
-  parts x parts, in rows, with a colour each.
+  The means are of values in [0, 255], and 32 values share a level. In the
+  number of a colour, red counts 64 and green 8 times as much as blue. A patch
+  of P x P pixels is cut into parts x parts, in rows, with a colour each.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.tasks.masked.objective import mean_colours
@@ -217,4 +217,5 @@ def rgb(colours: Int[np.ndarray, "*axes"]) -> UInt8[np.ndarray, "*axes 3"]:
 
 
 def _by_colour(predicted: Float[Array, "B M K"]) -> Float[Array, "B M parts c"]:
+  """The predicted values as one logit for each colour of each part."""
   return predicted.reshape(*predicted.shape[:2], -1, COLOURS)

@@ -228,7 +228,7 @@ class MultiLabelOutcome(OutputsOutcome):
 
   @functools.cached_property
   def threshold(self) -> float:
-    """The task's threshold, or the best."""
+    """The task's threshold, or else that of the highest F1."""
     if self.task.threshold is not None:
       return self.task.threshold
     return best_threshold(self.label[self.known], self.output[self.known])
@@ -262,7 +262,10 @@ class MultiLabelOutcome(OutputsOutcome):
 
   @property
   def chance(self) -> float:
-    """The mean share of images with a label, as mAP, of labels that occur."""
+    """The mAP of random answers.
+
+    It is the mean share of images that have a label, over labels that occur.
+    """
     known = np.maximum(self.known.sum(axis=0), 1)
     shares = (self.label > 0).sum(axis=0) / known
     return mean_of_known(np.where(shares > 0, shares, np.nan))
@@ -355,7 +358,8 @@ def average_precision(
 ) -> float:
   """Sum of precision times the rise of recall, over the distinct scores.
 
-  Equal scores count as one; a NaN ranks last. Without a positive it is NaN.
+  Equal scores count as one; a score of NaN ranks last. The result is NaN
+  without a positive.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.multilabel.task import average_precision
@@ -375,8 +379,8 @@ def auroc(
   """The share of pairs of a positive and a negative that scores order rightly.
 
   It is the area under the curve of the receiver operating characteristic. Equal
-  scores count as half of a pair, and a NaN is the wrong one of each. It is NaN
-  without a positive or without a negative.
+  scores count as half a pair, and all pairs with a score of NaN count as wrong.
+  The result is NaN without a positive or without a negative.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.multilabel.task import auroc

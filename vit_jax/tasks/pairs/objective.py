@@ -16,7 +16,7 @@ from vit_jax.training.schedules import RunLength
 
 
 class PairTargets(NamedTuple):
-  """What the loss of pairs knows of them.
+  """What the loss is told about the pairs of a batch.
 
   Attributes:
     groups: The group of each text, (B,): images of equal texts are no negatives
@@ -79,9 +79,9 @@ class Contrast(TakesImages, CoupledObjective):
   ) -> tuple[Any, Any]:
     """The vectors of images and texts, and what all pairs share.
 
-    The latter are the logarithm of the scale, and the bias. `apply` is that of
+    All pairs share the logarithm of the scale, and the bias. `apply` is that of
     a `models.two_towers.TwoTowers`. Rows of several images have a vector for
-    each, (B, M, R).
+    each image and each text, (B, M, R).
     """
     del context
     images, ids = inputs

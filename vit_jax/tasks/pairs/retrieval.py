@@ -47,7 +47,7 @@ def ranks(
   owner: Int[np.ndarray, " K"],
   groups: Any = None,
 ) -> Ranks:
-  """The ranks of images u and texts v, which are unit vectors.
+  """The ranks of the right answers to images u and texts v, unit vectors.
 
   A wrong answer whose cosine is as high as that of the best right one comes
   before it, so a model that gives all the same vector finds nothing. A cosine
@@ -62,9 +62,9 @@ def ranks(
 
   Args:
     owner: The image of each text.
-    groups: The number of each text's group, such as one of equal texts. All
-      texts in the groups of an image's own texts are right for it. By default,
-      each text is a group of its own.
+    groups: The number of each text's group; equal texts, for example, are one
+      group. All texts in the groups of an image's own texts are right for it.
+      By default, each text is a group of its own.
   """
   numbers = np.arange(len(v)) if groups is None else np.asarray(groups)
   _, group = np.unique(numbers, return_inverse=True)

@@ -41,7 +41,11 @@ class PairsSettings(Section):
     'or by LoRA ("lora", with lora.rank).',
     choices=HOW,
   )
-  text: str = setting("trained", "The same for the text tower.", choices=HOW)
+  text: str = setting(
+    "trained",
+    "How the text tower is trained, as for the image tower.",
+    choices=HOW,
+  )
   start_lr: float = setting(
     0.02,
     "Factor of the learning rate for pretrained towers.",
@@ -78,9 +82,13 @@ class PairsSettings(Section):
   text_length: int = setting(
     32, "Number of tokens that a new text tower reads.", must=WIDTH
   )
-  text_size: int = setting(128, "Width of its tokens.", must=WIDTH)
-  text_layers: int = setting(2, "Its layers.", must=DEPTH)
-  text_heads: int = setting(2, "Heads of each layer.", must=COUNT)
+  text_size: int = setting(
+    128, "Width of a new text tower's tokens.", must=WIDTH
+  )
+  text_layers: int = setting(2, "Layers of a new text tower.", must=DEPTH)
+  text_heads: int = setting(
+    2, "Heads of each layer of a new text tower.", must=COUNT
+  )
   template: str = setting(
     "a photo of a {}.",
     "Text around the names of classes, for zero-shot accuracy.",

@@ -51,8 +51,8 @@ MOST_SCALE = 100.0
 class PairsTask(Task):
   """Finding the text of an image and the image of a text.
 
-  `text_setup` has its facts. The model is `two_towers` of the image tower, the
-  batches `WithTexts` of images, and the objective `Contrast`.
+  `text_setup` has the task's facts. The model is made by `two_towers`, the
+  batches by `WithTexts`, and the objective is `Contrast`.
   """
 
   pairs: PairsSettings = _PLAIN
@@ -214,7 +214,7 @@ class PairsTask(Task):
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
-    """Lowers the learning rate of pretrained towers, and leaves frozen ones.
+    """The optimizer `tx`, slower for pretrained towers and off for frozen ones.
 
     With the softmax loss, the scale stays at or below `MOST_SCALE`.
     """
@@ -270,7 +270,7 @@ def _width(model: Any) -> int:
   """The width of a model's representation."""
   if model.representation_size is not None:
     return model.representation_size
-  height = width = 64
+  height = width = 64  # A ResNet has the same width at any size.
   if model.num_layers:
     h, w = model.position_grid or (2, 2)
     height = h * model.stride

@@ -127,6 +127,7 @@ class TextSetup:
 
   @functools.cached_property
   def _stored(self) -> dict[str, Any] | None:
+    """The tokenizer's files as JSON; None if there are none."""
     return None if self.files is None else self.files.as_json()
 
 

@@ -84,6 +84,7 @@ class FewShot:
     train_source: The split that shots are drawn from.
     batch_size: Examples per step, or fewer if there are not as many.
     shots: Training images per class.
+    seeds: Number of draws of the shots.
     pre_logits: Whether a representation layer is kept, as big_vision does.
   """
 
@@ -159,7 +160,7 @@ class FewShot:
   ) -> list[Outcome]:
     """Tests probes of several numbers of shots in the same two passes.
 
-    None may be more than the `shots` of the constructor. Fewer shots are the
+    No number may exceed the `shots` of the constructor. Fewer shots are the
     first ones of each class, which a draw of that many would give as well.
     Returns an outcome for each of `shots`. Raises ValueError if no test image
     can be read, or a representation is not finite.
@@ -179,7 +180,7 @@ class FewShot:
       metric = evaluate(self._measure, stacked, tested, compute=self._count)
     totals = metric.result()
     if totals["unanswered"]:
-      check_representations(np.nan)
+      check_representations(np.nan)  # Raises its error.
     examples = int(totals["examples"])
     skipped = int(totals["skipped"])
     check_readable(examples)

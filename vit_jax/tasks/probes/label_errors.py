@@ -37,10 +37,11 @@ class LabelErrors:
 
   Attributes:
     index: The places of the images, those of the lowest margin first.
-    likely: The class that each counts for, or else its most probable one.
-    margin: The probability of its label minus the highest of another class, in
-      [-1, 1].
-    listed: Whether another class contradicts its label.
+    likely: The class that a listed image counts for, and the most probable
+      class of any other image.
+    margin: The probability of the image's label minus the highest probability
+      of another class, in [-1, 1].
+    listed: Whether another class contradicts the image's label.
   """
 
   index: Int[np.ndarray, " N"]

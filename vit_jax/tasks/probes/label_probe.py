@@ -55,6 +55,7 @@ class LabelSolutions:
   def of_examples(
     cls, features: Float[np.ndarray, "N D"], labels: Float[np.ndarray, "N K"]
   ) -> "LabelSolutions":
+    """The solutions for examples whose unknown labels are NaN."""
     without_targets = Solutions.of_targets(features, np.zeros((len(labels), 0)))
     mean, scale = without_targets.mean, without_targets.scale
     Z = whiten(features, mean, scale)

@@ -35,8 +35,8 @@ class Clusters(NamedTuple):
   """The cluster of each row, and how typical it is.
 
   Attributes:
-    label: The number of its cluster, (N,); the largest cluster is 0.
-    typical: Its cosine with the cluster's mean, (N,).
+    label: The number of the row's cluster, (N,); the largest cluster is 0.
+    typical: The row's cosine with the mean of its cluster, (N,).
   """
 
   label: Int[np.ndarray, " N"]
@@ -97,6 +97,7 @@ def _concatenate(blocks: Sequence[Best], count: int) -> Neighbours:
 
 
 def _no_neighbours(count: int, k: int) -> Best:
+  """The start of a search: every cosine to come is higher than these."""
   cosines = jnp.full((count, k), -jnp.inf, jnp.float32)
   return cosines, jnp.zeros((count, k), jnp.int32)
 
@@ -170,6 +171,7 @@ def search_block(
 def _cosines(
   rows: Float[Array, "q D"], others: Float[Array, "b D"]
 ) -> Float[Array, "q b"]:
+  """The cosines of unit vectors."""
   return jnp.matmul(rows, others.T, precision="highest")
 
 

@@ -54,7 +54,7 @@ def segment(
   pixels = np.zeros((3, num_classes), np.int64)
   for answer, label in tested:
     if (answer == NO_ANSWER).any():
-      check_representations(np.nan)
+      check_representations(np.nan)  # Raises its error.
     pixels += count(label, answer, num_classes)
   right, true, answered = pixels
   if not true.sum():

@@ -34,7 +34,7 @@ class KeptNeighbours:
     model: The encoder.
     source: The split whose images are compared with each other.
     start: Opens the encoder of the start, as its model and its parameters.
-    k: Number of neighbours of an image, and a quarter of the images at most.
+    k: Number of neighbours of an image, at most a quarter of the images.
     most: The most images to read.
     pre_logits: Whether a representation layer is kept.
   """
@@ -87,7 +87,7 @@ class KeptNeighbours:
 
 
 def kept(before: np.ndarray, now: np.ndarray) -> float:
-  """The share of the neighbours (N, k) that each image had before.
+  """The share of each image's neighbours, places (N, k), that it keeps.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes.start import kept

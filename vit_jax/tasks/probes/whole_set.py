@@ -30,7 +30,7 @@ from vit_jax.training.inputs import ImageInputs, by_image
 TEMPERATURE = 0.07
 MOST_HELD_OUT = 5_000  # Training images that choose the linear probe's L2.
 _FOLDS = 5  # Folds of the training images.
-_LEAST = 10  # Fewer training images give no score, though a head may start so.
+_LEAST = 10  # Fewer training images give no score; a head may start from them.
 _MOST_VOTES = 1 << 24  # Votes (images times classes) counted at a time.
 
 Represented = Iterable[tuple[Array, dict[str, Array]]]
@@ -230,8 +230,10 @@ def fit(
 ) -> Probe:
   """Fits a probe of a kind to all readable training images.
 
-  Representations are (B, D), or (B, V, D) for V views of each image. `groups`
-  has the number of each image's group, from 0 on: no group is in two folds.
+  Representations are (B, D), or (B, V, D) for V views of each image.
+  `train_examples` is about the number of images: of more than `MOST_HELD_OUT`,
+  about that many are in folds. `groups` has the number of each image's group,
+  from 0 on: no group is in two folds.
   Raises ValueError if there are fewer than `least` images, or one group; the
   message ends with what to do `instead`.
   """

@@ -19,8 +19,8 @@ from vit_jax.tasks.segmentation.pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
 MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
-MOST_PATCHES = 1 << 14  # Of an image that is seen whole, at its own size.
-MOST_LOGITS = 1 << 27  # For all patches of an image.
+MOST_PATCHES = 1 << 14  # Patches of an image that is seen whole, at its size.
+MOST_LOGITS = 1 << 27  # Logits for all patches of an image.
 
 Pixels = UInt8[np.ndarray, "H W C"]
 Logits = Float[np.ndarray, "h w K"]
@@ -35,8 +35,8 @@ def make_mark(
   """Returns a function from parameters and an image to the class of each pixel.
 
   The whole image is resized to the model's size, or to one of its own where the
-  preprocessing has an `own_size`. With `short_side`, its shorter
-  side is brought to that length instead, in about its own proportions, and the
+  preprocessing has an `own_size`. With `short_side`, the image's shorter side
+  is brought to that length instead, in about the same proportions, and the
   logits of overlapping windows of the model's size are averaged. `answer` is a
   function from the logits of patches, and the image's height and width, to what
   is answered for its pixels; by default `classes`.
@@ -234,7 +234,10 @@ def enlarged_in_strips(
 def _interpolate(
   values: np.ndarray, numbers: np.ndarray, length: int, axis: int
 ) -> np.ndarray:
-  """The values at the pixels of these numbers, of `length` along an axis."""
+  """Interpolates values linearly to the pixels `numbers` along an axis.
+
+  There are `length` pixels along the axis.
+  """
   old = values.shape[axis]
   places = ((numbers + 0.5) * old / length - 0.5).clip(0, old - 1)
   lower = np.floor(places).astype(int)

@@ -16,7 +16,7 @@ from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
 from vit_jax.tasks.segmentation.objective import enlarged
 
-STRIP = 1 << 21  # Pixels.
+STRIP = 1 << 21  # Pixels of an image that are floats at once.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
 _GOLDEN = 0.618034  # Share of the colour circle between two classes.
 
@@ -69,8 +69,8 @@ def make_logits(
   """Returns a compiled function from parameters and images to logits.
 
   The images are uint8 (B, H, W, C). `images` has their `mean` and `std`. A
-  third argument has the zeros to add above and below, and left and right, of
-  the normalised images.
+  third argument, ((above, below), (left, right)), counts the zeros to add
+  around the normalised images.
   """
   mean, std = images.mean, images.std
 

@@ -10,7 +10,7 @@ KINDS = ("linear", "small", "dpt")
 
 
 def _check_head_size(settings: Any) -> None:
-  """Raises ValueError if the head has no hidden layer; called for a size."""
+  """Raises ValueError if `head_size` is set for a head without hidden layer."""
   if settings.head == "linear":
     raise ValueError(
       f"head_size={settings.head_size} is the width of a hidden layer, and "

@@ -228,6 +228,7 @@ class SegmentationOutcome(Outcome):
 
   @functools.cached_property
   def _pixels(self) -> dict[str, Int[np.ndarray, "N K"]]:
+    """The `counts` of each example."""
     keys = ("right", "true", "answered")
     return {key: self.gathered.arrays[key].astype(np.int64) for key in keys}
 

@@ -40,7 +40,8 @@ from vit_jax.training.schedules import RunLength, cosine, ramp
 
 FINAL_MOMENTUM = 1.0
 _ATTEMPTS = 10  # A mask is complete after this many failures in a row.
-_LEAST_BLOCK = 4  # Patches.
+_LEAST_BLOCK = 4  # Patches of the smallest block that is drawn.
+# The range of the logarithm of a block's height over its width.
 _LOG_RATIOS = math.log(0.3), math.log(1 / 0.3)
 
 
@@ -123,10 +124,10 @@ class SelfDistillation(Objective):
     )
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:
-    """The images, or the large (2B, H, W, C) and small crops (n B, h, w, C).
+    """The images, or the crops: `large` (2B, H, W, C), `small` (n B, h, w, C).
 
     The crops of an image follow one another. If the teacher of Gram anchoring
-    sees larger ones, these are `detailed`, (2B, k H, k W, C).
+    sees larger crops, these are `detailed`, (2B, k H, k W, C).
     """
     images = self._normalized(batch["image"])
     if "second" not in batch:
@@ -190,7 +191,7 @@ class SelfDistillation(Objective):
 
   def _encoder_shapes(self) -> dict[str, Any]:
     """Shapes of the encoder's parameters, boxed with their logical axes."""
-    height, width = (side * self.model.stride for side in self.grid)
+    height, width = (side * self.model.stride for side in self.grid)  # Pixels.
     inputs = self.model.inputs((height, width, len(self.mean)))
     init = jax.eval_shape(self.model.init, jax.random.key(0), inputs)
     heads = {part.prefix for part in self.model.parts() if part.own_task}
@@ -345,6 +346,7 @@ class SelfDistillation(Objective):
     outputs = self.model.apply(variables, large)
     temperature = self.temperature(context.step)
     answers = outputs["answers"]
+    # Of each kind of tokens, the logits, and which rows count.
     kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
     if targets:
       K = answers.shape[-1]

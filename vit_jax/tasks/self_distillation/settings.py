@@ -115,15 +115,16 @@ class SelfDistillationSettings(Section):
   )
   gram_scale: int = setting(
     1,
-    "Factor by which large crops are enlarged for that earlier teacher, 2 in "
-    "DINOv3; its features are then resized to the crops' patches.",
+    "Factor by which large crops are enlarged for the teacher of Gram "
+    "anchoring, 2 in DINOv3; its features are then resized to the crops' "
+    "patches.",
     must=up_to(4, "the teacher's patches grow with its square", 1),
     needs="gram_weight",
   )
   gram_every: Duration = setting(
     Duration(),
-    "Time after which that earlier teacher is renewed, 10,000 steps in DINOv3; "
-    "0 keeps the first weights.",
+    "Time after which the teacher of Gram anchoring is renewed, 10,000 steps "
+    "in DINOv3; 0 keeps the first weights.",
   )
   mask_probability: float = setting(
     0.5,
@@ -133,14 +134,14 @@ class SelfDistillationSettings(Section):
   )
   mask_from: float = setting(
     0.1,
-    "Least share of the patches to mask in such a crop.",
+    "Least share of the patches to mask in a crop with masked patches.",
     must=BELOW_1,
     needs="prototypes",
     fits=_fit_masks,
   )
   mask_to: float = setting(
     0.5,
-    "Largest share of the patches to mask.",
+    "Largest share of the patches to mask in a crop with masked patches.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
     fits=_fit_masks,
@@ -180,7 +181,8 @@ class SelfDistillationSettings(Section):
   )
   temperature_warmup: Duration = setting(
     Duration(),
-    "Time over which that temperature rises, 30 of 100 epochs in DINOv2.",
+    "Time over which the teacher's temperature rises from first_temperature, "
+    "30 of 100 epochs in DINOv2.",
   )
   freeze_last: Duration = setting(
     Duration(),

@@ -39,7 +39,7 @@ _ADVICE = ", raise ema_decay, or take self_distillation.centering=sinkhorn"
 
 @dataclasses.dataclass(frozen=True)
 class SelfDistillationTask(UnlabelledTask):
-  """Learning an average of one's own answers to other crops of an image.
+  """Learning the answers of the model's own average to other crops of an image.
 
   `image_size` and `ema_decay` are those of the run, where there is one.
   """
@@ -149,7 +149,10 @@ class SelfDistillationTask(UnlabelledTask):
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
-    """Clips the gradient by part, and freezes the last layers at first."""
+    """The optimizer `tx`, with gradients clipped by part.
+
+    It leaves the heads' last layers as they are during `freeze_last`.
+    """
     s = self.self_distillation
     chain = [tx]
     if s.clip_norm:

@@ -25,7 +25,7 @@ from vit_jax.training.losses import Loss, Objective, StepContext
 
 Sides = tuple[int, int]
 Outputs = Mapping[str, Float[Array, "..."]]
-_LEAST = 1e-12  # Added to squared lengths, so that none divides by 0.
+_LEAST = 1e-12  # Added to squared lengths, which are divisors.
 
 
 def cosine(
@@ -88,7 +88,7 @@ class Imitation(TakesImages, Objective):
   metric = "cosine"
 
   def with_answers(self, teacher: Teacher) -> "Imitation":
-    """Itself, as it has its teacher already."""
+    """The objective itself, which has its teacher already."""
     del teacher
     return self
 
@@ -128,10 +128,10 @@ class Imitation(TakesImages, Objective):
   ) -> tuple[Float[Array, " B"], dict[str, Float[Array, " B"]]]:
     """The loss of each image, and the cosine of each output, both (B,).
 
-    The loss of an output is (1 - s) (1 - cosine) + s (smooth L1), where s is
-    the share `smooth_l1`, its mean over the patches; that of the patches is
-    multiplied by `patch_weight`. Outputs of `Patches` come with their `layout`,
-    and rows of M images give B M losses.
+    The loss of an image is the sum over its outputs of (1 - s) (1 - cosine) +
+    s (smooth L1), where s is the setting `smooth_l1`. The term of the patches
+    is the mean over them, multiplied by `patch_weight`. Outputs of `Patches`
+    come with their `layout`, and rows of M images give B M losses.
     """
 
     def means(name: str, values: Array) -> Array:

@@ -164,7 +164,10 @@ def _metrics(task: StudentTask) -> tuple[str, ...]:
 def make_sums(
   model: Any, objective: Imitation
 ) -> Callable[[Any, Mapping[str, Array], Array, Any], dict[str, Array]]:
-  """Returns a function from (params, batch, first, teacher_params) to sums."""
+  """Returns a function that gives the sums of a batch, as `sums_of`.
+
+  Its arguments are (params, batch, first, teacher_params).
+  """
 
   def sums(
     params: Any, batch: Mapping[str, Array], first: Array, teacher_params: Any
