@@ -58,7 +58,7 @@ gated_mlp,ffn.down_proj.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   if file.config.get("is_native"):
     raise ValueError(
       "its config.json says is_native=true: positions that are computed for "
@@ -80,7 +80,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   if vit.representation_size is not None:
     raise ValueError(
       "it has no class for a projected image tower without a text tower."

@@ -19,7 +19,7 @@ _BASES = ("beit.", "", "data2vec_vision.")
 
 
 def _token_fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   shapes = file.shapes
   scaled = "encoder.layer.0.lambda_1" in shapes
   normed = any(f"{x}layernorm.weight" in shapes for x in ("", "pooler."))
@@ -40,7 +40,7 @@ def _mean_fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   if not vit.norm_final:
     raise ValueError(
       "it has no norm after the last layer, and BeitModel has one."

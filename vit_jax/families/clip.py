@@ -55,7 +55,7 @@ def tower(name: str, vit: Any, **more: Any) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   size = vit.representation_size
   if size is None:
     return tower("clip", vit)
@@ -89,7 +89,7 @@ CLIP = Transformers(
 
 
 def _open_fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   width = file.axis("proj", -1)
   return dict(
     pooling="token",

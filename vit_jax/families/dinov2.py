@@ -11,7 +11,7 @@ FIELDS = dict(
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   layer = "encoder.layer.0."
   if f"{layer}mlp.gate_proj.bias" in file.shapes:
     raise ValueError(
@@ -33,7 +33,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   D, registers = vit.hidden_size, vit.registers or vit.antialias
   sizes = [ratio * D for ratio in range(65)]
   if vit.gated_mlp:  # Two thirds, rounded up to a multiple of 8.

@@ -88,7 +88,7 @@ gated_mlp,mlp.down_proj.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   layer, shapes = "layer.0.", file.shapes
   biased = (x for x in "qkv" if f"{layer}attention.{x}_proj.bias" in shapes)
   proj = f"{layer}attention.o_proj.bias" in shapes
@@ -109,7 +109,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   return dict(
     model_type="dinov3_vit",
     intermediate_size=vit.mlp_size,

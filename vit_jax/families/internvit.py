@@ -43,7 +43,7 @@ mlp,mlp.fc2.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   layer = "encoder.layer.0."
   kind = file.choice("norm_type", "layer_norm", (*_NORMS,))
   final = "layernorm.weight" in file.shapes
@@ -67,7 +67,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, size: tuple[int, int] | None) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   return dict(
     image_size=size and [*size],
     patch_size=[vit.patch_size] * 2,

@@ -19,7 +19,7 @@ FIELDS = dict(
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   rope = file.section("rope_parameters")
   rope.choice("rope_type", "axial", ("axial",))
   return clip.fields(file) | dict(
@@ -31,7 +31,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   rope = dict(rope_type="axial", rope_theta=vit.rope_theta)
   return clip.tower("mlcd", vit, rope_parameters=rope)
 

@@ -38,7 +38,7 @@ mlp,output.dense.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   biased = "encoder.layer.0.attention.attention.query.bias" in file.shapes
   return dict(
     pooling="prefix",
@@ -49,7 +49,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   return dropouts(vit) | dict(
     model_type="pixio",
     mlp_ratio=mlp_ratio(vit, whole=True),

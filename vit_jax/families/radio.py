@@ -62,7 +62,7 @@ layer,ls2.grandma,scale_mlp,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   notes = []
   if file.config.get("summary_idxs") is None:
     notes = ["no summary_idxs in config.json: its summary is tokens 0 and 1"]
@@ -84,7 +84,7 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, size: tuple[int, int] | None) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   size_of_origin = vit.origin.image_size if vit.origin else None
   # Only the tokens that are read are known to be class tokens.
   class_tokens = 1 + max(vit.pooled_tokens)

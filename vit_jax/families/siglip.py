@@ -22,7 +22,7 @@ TIMM = Timm(
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   # With a classifier, the library averages the patches; without one, it attends
   # to them.
   shapes = file.shapes
@@ -31,19 +31,19 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   return clip.tower("siglip", vit, vision_use_head=vit.pooling == "map")
 
 
 def _naflex_fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   return _fields(file) | dict(
     class_token=False, position="learned", antialias=True
   )
 
 
 def _naflex_config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   h, w = vit.position_grid or (0, 0)
   attends = vit.pooling == "map"
   return clip.tower("siglip2", vit, vision_use_head=attends, num_patches=h * w)

@@ -58,7 +58,7 @@ mlp,mlp.fc2.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The model's fields that a file tells, as `Transformers.fields` returns."""
+  """The fields of our model for a stored file; see `Transformers.fields`."""
   return dict(
     registers=file.axis("register_tokens", 1, 0),
     antialias=True,
@@ -87,7 +87,7 @@ def _fits_own(shapes: Shapes, base: str) -> bool:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json, as `Transformers.config` returns."""
+  """The family's part of config.json; see `Transformers.config`."""
   return dropouts(vit) | dict(
     model_type="tipsv2_vision_model",
     mlp_ratio=mlp_ratio(vit),

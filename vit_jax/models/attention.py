@@ -81,8 +81,8 @@ class Msa(nn.Module):
   token that it does not see: its weight in A is 0, and the other weights are
   what they would be without it. A query that sees no token has zero weights.
 
-  With `read`, the queries are those of the first `read` tokens, and the result
-  is (B, read, D). `scale` has the factors of LayerScale for the result.
+  With `read`, only the first `read` tokens are queries, and the result is
+  (B, read, D). `scale` has the factors of LayerScale for the result.
 
   A is sown as `attention`. To differentiate with respect to A, pass zeros as
   `perturbations/attention`.

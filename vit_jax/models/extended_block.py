@@ -279,7 +279,7 @@ class ExtendedBlock(nn.Module):
     read: int | None = None,
     train: bool = False,
   ) -> Float[Array, "B T D"]:
-    if self.relative and R is None:  # This layer has its own.
+    if self.relative and R is None:  # The layer's own.
       R = RelativeBiases(
         self.num_heads,
         self.relative,

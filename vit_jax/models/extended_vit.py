@@ -73,7 +73,8 @@ class ExtendedVit(BaseVit, BlockFields):
       "learned_all", for registers as well, "learned_grid", "factorized", the
       sum of a vector for the row and one for the column, or "none".
     position_grid: Patches along height and width that the positions are for;
-      they are interpolated to those of an image. None takes the image's.
+      the positions are interpolated to the grid of an image. None takes the
+      grid of the images.
     antialias: Whether that interpolation is smoothed when the grid shrinks.
     position_resize: The kind of interpolation, one of `placed.RESIZES`.
     class_token: Whether there is a class token.
@@ -94,7 +95,7 @@ class ExtendedVit(BaseVit, BlockFields):
     rope_first: Whether the class token is rotated, too, by learned angles.
     relative: "table" or "mlp", the kind of `relative.RelativeBiases` that
       attention adds to its logits for the offset between two patches; None for
-      none. A table is for `position_grid`, too.
+      no biases. A table is for `position_grid`, too.
     relative_hidden: Hidden units of "mlp".
     relative_shared: Whether all layers share these biases.
     relative_bilinear: Whether a table is resized as the library transformers

@@ -82,7 +82,7 @@ class _Geometry(NamedTuple):
   """The points of both grids, in steps of the old one.
 
   Attributes:
-    xp: The module that computes, NumPy or JAX's.
+    xp: NumPy or `jax.numpy`, whichever computes.
     centres: The places of the new points, with a last axis of length 1.
     scale: The step between two new points.
     points: The places of the old points, along the last axis.

@@ -309,8 +309,8 @@ def make_blocks(
       first layer.
     train: Whether dropout is on.
     read: How many of the first tokens of the last layer's output are read; None
-      for all. The layer then computes those alone, unless layers are scanned
-      or their class takes no `read`.
+      for all. The last layer then computes only these, unless layers are
+      scanned or their class takes no `read`.
   """
 
   def runner(read: int | None = None) -> Callable[..., Tokens]:

@@ -103,7 +103,7 @@ class Model(nn.Module):
   """Images (B, H, W, C) -> logits (B, K), K = `num_classes`.
 
   Images are floats, normalised as in the training run ([-1, 1] by default).
-  Encoders of any size take `Patches` in their place, and those of texts ids.
+  Encoders of images of any size take `Patches` as well, and text towers ids.
   Logits are float32. With `num_classes=0` the result is the representation.
 
   Attributes:
@@ -215,8 +215,8 @@ class Model(nn.Module):
   def parts(self) -> tuple[Part, ...]:
     """The parts that the model is made of, see `models.parts`.
 
-    With none, as here, they are derived from the names of the parameters
-    (`parts.guess_parts`).
+    If a model lists no parts, as here, they are guessed from the names of its
+    parameters (`parts.guess_parts`).
     """
     return ()
 
@@ -278,7 +278,7 @@ def _misfit(text: str, args: tuple[Any, ...]) -> str:
 
 
 def stem_stride(resnet_layers: tuple[int, ...]) -> int:
-  """Pixels between neighbouring cells of a ResNet's feature map; 1 for none."""
+  """Pixels between cells of a ResNet's feature map; 1 without a ResNet."""
   stages = len(resnet_layers)
   return 4 * 2 ** (stages - 1) if stages else 1
 
@@ -302,8 +302,8 @@ def normalize(
   """(x / 255 - mean) / std per channel; 0.5 and 0.5 give [-1, 1].
 
   Raises ValueError unless the images are uint8: nobody can tell whether floats
-  are of [0, 1], of [0, 255] or normalised already. Raises it as well if the
-  mean or the deviation is above 2, as then it counts 255 levels.
+  are of [0, 1], of [0, 255] or normalised already. It is also raised if
+  the mean or the deviation is above 2, and so must count 255 levels.
 
   >>> import jax.numpy as jnp
   >>> import vit_jax

@@ -23,7 +23,7 @@ class Layout(struct.PyTreeNode):
       padding.
     size: Patches along height and width of each image of the row; 0 and 0 where
       a row has fewer images than others.
-    whole: Patches of a row before some of them were left out; None if none was.
+    whole: Patches of a row before some were left out; None if all are there.
   """
 
   place: Int[Array, "B N 2"]
@@ -92,7 +92,8 @@ class Patches(struct.PyTreeNode):
 
   What an encoder returns for each image then has an axis for the images of a
   row: (B, M, D) in the place of (B, D), also where M is 1. `exists` says which
-  images a row has; the results for the others are finite and mean nothing.
+  images a row has; the results in place of the others are finite, but have no
+  meaning.
 
   Attributes:
     values: The pixels of each patch, in the order (row, column, channel); those

@@ -139,10 +139,10 @@ def resize_table_at(
 def repeat_prefix(
   E_pos: Float[Array, "B s D"], prefix: int, layout: Layout
 ) -> Float[Array, "B S D"]:
-  """The vectors of rows, with those of the prefix once for each image.
+  """Repeats the vectors of the prefix for each image of a row.
 
-  The first `prefix` vectors of `E_pos` are those of the tokens before the
-  patches; a row has such tokens for each of its images.
+  The first `prefix` vectors of `E_pos` belong to the tokens before the patches;
+  a row has such tokens for each of its images.
   """
   first = jnp.tile(E_pos[:, :prefix], (1, layout.images, 1))
   return jnp.concatenate([first, E_pos[:, prefix:]], axis=1)

@@ -203,8 +203,8 @@ def input_position(
   Called inside the model.
 
   Args:
-    grid: Patches along height and width, or where each patch lies; with the
-      latter, the result is (B, S, D).
+    grid: Patches along height and width, or the `Layout` of images of any size,
+      with which the result is (B, S, D).
     table: The grid that learned positions are for; None for that of `grid`.
   """
   if vit.position in ("none", "relative"):
@@ -264,7 +264,7 @@ def _placed_embedding(
   name: str,
   table: Grid | None = None,
 ) -> Float[Array, "B S D"]:
-  """E_pos for images of any size; `name` is that of its parameters."""
+  """E_pos for images of any size, from the parameters called `name`."""
   make = PlacedPositions(
     vit.position,
     vit.hidden_size,
@@ -277,7 +277,7 @@ def _placed_embedding(
 
 
 def _offsets(vit: Any, grid: Any, config: LayerConfig, name: str) -> Array:
-  """R of a layer, (2S - 1, k, D_h); `name` is that of its parameters."""
+  """R of a layer, (2S - 1, k, D_h), from the parameters called `name`."""
   make = RelativeOffsets(
     num_tokens=grid[0] * grid[1] + (vit.pooling == "token"),
     num_heads=vit.num_heads,
@@ -289,7 +289,7 @@ def _offsets(vit: Any, grid: Any, config: LayerConfig, name: str) -> Array:
 
 
 def _embedding(vit: Any, grid: Extent, config: LayerConfig, name: str) -> Array:
-  """E_pos, (1, S, D) or (B, S, D); `name` is that of its parameters."""
+  """E_pos, (1, S, D) or (B, S, D), from the parameters called `name`."""
   if isinstance(grid, Layout):
     return _placed_embedding(vit, grid, config, name)
   make = PositionEmbedding(

@@ -145,7 +145,7 @@ class ResNet(Model):
 def group_norm(
   dtype: Any = jnp.float32, scale_init=nn.initializers.ones_init(), **fields
 ) -> nn.GroupNorm:
-  """A group norm with 32 groups; `fields` are further fields of Flax's."""
+  """A group norm with 32 groups; `fields` are others of `nn.GroupNorm`."""
   return nn.GroupNorm(
     num_groups=32,
     use_fast_variance=fast_variance(dtype),

@@ -27,7 +27,7 @@ class Segmenter(Composed):
 
   Attributes:
     read_layers: The layers whose patches the head reads, counted from 1.
-    head_size: Width of the head's hidden layer; 0 for none.
+    head_size: Width of the head's hidden layer; 0 for no hidden layer.
   """
 
   read_layers: tuple[int, ...] = ()

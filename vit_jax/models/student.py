@@ -1,8 +1,8 @@
 """A student of another encoder: a model with projections of its outputs.
 
 The outputs of an encoder are the input of its head, `class`, and the outputs of
-the patches, `patches`. A student has a dense layer for each that it learns,
-from its own width to that of its teacher.
+the patches, `patches`. A student has a dense layer for each output that it
+learns, from its own width to its teacher's.
 """
 
 from collections.abc import Mapping

@@ -42,7 +42,7 @@ _SIZES = ("vocabulary", "length", "hidden_size", "num_layers", "mlp_size")
 
 
 class CausalMsa(Msa):
-  """`Msa` where a token attends to itself and to those before it."""
+  """`Msa` where a token attends only to itself and to earlier tokens."""
 
   causal = True
 
@@ -63,7 +63,7 @@ class TextTower(Model):
     vocabulary: V, the size of the vocabulary.
     length: The maximum number of tokens of a text.
     hidden_size, num_layers, mlp_size, num_heads: As those of a `Vit`.
-    pooling: Which outputs are the text's: "end" that of the first token
+    pooling: What represents the text: "end" the output of the first token
       `end_token`, "last" that of the last of the T tokens, padding included,
       "mean" the average over the tokens that count.
     causal: Whether a token attends only to itself and to earlier tokens.

@@ -36,8 +36,8 @@ class Tokens(struct.PyTreeNode):
       every patch of the grid, in order. Images of any size have a `Layout`.
     mask: Which patches count, booleans (B, K); None if all do. The tokens
       before the patches always count.
-    prefix: Number of tokens before the patches. A row of M images has those of
-      each image, one image after the other.
+    prefix: Number of tokens before the patches. A row of M images has the
+      prefix of each image, one after the other.
     grid: Patches along height and width of a whole image, (h, w); N = h w.
       Images of any size have none: their sizes are in the `Layout`.
     E_pos: The position embeddings that every layer adds again, (B, S, D) or

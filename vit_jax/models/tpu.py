@@ -88,7 +88,8 @@ FORWARD = {
 def forward_form(width: int) -> Forward:
   """The form in `FORWARD` for the chip that a computation is traced for.
 
-  It is the one found for the nearest width; the default for other chips.
+  A width that is not there takes the form of the nearest width, and a chip that
+  is not there the default.
   """
   forms = FORWARD.get(chip() or "", {})
   nearest = min(forms, key=lambda known: abs(known - width), default=0)
@@ -146,8 +147,8 @@ def project_and_rotate(
 ) -> Heads:
   """`project`, then entries i and i + D_h / 2 rotated by the i-th angle.
 
-  The angles are those of all images, or have a row for each. Each half is a
-  product of its own, since splitting one product would copy it.
+  `cos` and `sin` are the same for all images, or have a row for each image.
+  Each half is a product of its own, since splitting one product would copy it.
   """
   half = cos.shape[-2]
   parts = [
@@ -401,6 +402,7 @@ def _blocks_forward(q, k, v, dtype, segments):
   seen_in = _seen_in_blocks(segments, len(q))
 
   def block(i, results):
+    """Writes attention and `log_sums` of block i into `results`."""
     q, k, v = (x[i] for x in split)
     logits = _logits("neq,nek->nkq", q, k, dtype)
     E, top = _exponentials(logits, seen_in(i), 1)
@@ -429,6 +431,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
   dSA, *split = _blocks(dSA, *arrays)
 
   def block(i, arrays):
+    """Replaces q, k and v of block i by their gradients."""
     # Each gradient overwrites the array it is the gradient of, so these are
     # read first.
     q, k, v = barrier([x[i] for x in arrays])
@@ -486,6 +489,7 @@ def _seen_in_blocks(segments: Segments | None, heads: int) -> Callable:
   query, key = _blocks(*ids)
 
   def seen_in(i):
+    """Whether the keys (rows) of block i are seen by its queries (columns)."""
     pairs = query[i] == key[i].mT
     if segments.order is None:
       return pairs

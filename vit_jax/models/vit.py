@@ -147,7 +147,7 @@ class EncoderBlock(nn.Module):
     y = norm_msa(z)
     options = {"mask": mask, "where": where, "read": read}
     if "read" not in call_parameters(msa):
-      del options["read"]  # It computes all tokens.
+      del options["read"]  # Such a class computes all tokens.
     y = msa(y, R, **options, train=train)[:, :read]
     z = dropout(y) + z[:, :read]  # Eq. 2
     z = mlp(norm_mlp(z), train=train) + z  # Eq. 3
@@ -476,10 +476,10 @@ class Vit(BaseVit):
     resnet_width: Channels of that ResNet's root; 64 is "x1".
     resnet_epsilon: Added to the variance of that ResNet's kernels, as timm
       does; None adds 1e-5 to their deviation, as the paper's code does.
-    block: Class of the layers, called as `EncoderBlock` is; None for that. If
-      it has a field `grid`, that gets the patches along height and width. It is
-      called with `mask` if there is one, and with `where` if patches were left
-      out and it takes that argument.
+    block: Class of the layers, called as `EncoderBlock` is; None takes that
+      class. A field `grid` of the class gets the patches along height and
+      width. Layers are called with `mask` if there is one, and with `where` if
+      patches were left out and they take that argument.
   """
 
   position_at: str = "input"

@@ -96,8 +96,9 @@ class Answers:
   ) -> dict[str, Any]:
     """An answer as JSON.
 
-    `names` are those of classes or targets, as far as they are known, and `top`
-    is the most classes to give; by default all that the answer has.
+    `names` has the names of classes or targets, as far as they are known, and
+    `top` is the largest number of classes to give; by default all that the
+    answer has.
     """
     raise NotImplementedError
 
@@ -127,7 +128,7 @@ class Answers:
     return None
 
   def pixel_files(self, names: Sequence[str]) -> "PixelFiles":
-    """A writer of the masks of `marker`; `names` are those of the classes."""
+    """A writer of the masks of `marker`; `names` are the names of classes."""
     raise NotImplementedError
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:

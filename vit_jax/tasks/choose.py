@@ -106,15 +106,15 @@ def configured(name: str | type[Task], sections: Mapping[str, Any]) -> Task:
   Args:
     name: The value of `data.task`. A task that its own section enables takes
       precedence.
-    sections: The sections of the configuration by name: `loss`, and those that
-      tasks have.
+    sections: The sections of the configuration by name: `loss`, and the tasks'
+      own.
   """
   kind = _enabled_task(sections) or task_class(name)
   return kind.configured(sections)
 
 
 def _enabled_task(sections: Mapping[str, Any]) -> type[Task] | None:
-  """The task that its own section of the configuration enables; None if none.
+  """The task that its own section of the configuration enables, or None.
 
   Such a section has the name of its task. Raises ValueError if several sections
   enable their tasks.
@@ -142,8 +142,8 @@ def saved(
   `given` is the user's own task, as "file.py:Class", if the description names
   one: a class is never imported because a checkpoint names it.
 
-  Raises OwnTaskError if the description names a class, and none or another is
-  given, and ValueError if the description is damaged.
+  Raises OwnTaskError if the description names a class, and `given` is None or
+  another class, and ValueError if the description is damaged.
   """
   name, names_own = _task_name(description)
   if names_own and given is None:
@@ -247,7 +247,7 @@ def record(task: Task) -> dict[str, Any]:
 def score_key(description: Mapping[str, Any]) -> str:
   """The metric by which the best checkpoint of a run is found.
 
-  It is the one that the description names, or else its task's. An evaluation
+  It is the metric that the description names, or else its task's. An evaluation
   may have the score of another task among its metrics: pairs have a cosine,
   which is the score of a student. Raises ValueError if the description is
   damaged.
@@ -261,7 +261,7 @@ def score_key(description: Mapping[str, Any]) -> str:
 
 
 def by_metrics(keys: Iterable[str]) -> Task | None:
-  """The task whose score is among the metrics of an evaluation; None if none.
+  """The task whose score is among the metrics of an evaluation, or None.
 
   If there are several such tasks, it is the one with most metrics among them:
   pairs also have a cosine, which is the score of a student.

@@ -83,7 +83,7 @@ def of_resampled_folds(
     parts: Number of folds.
 
   Returns:
-    The middle 95 % of the scores that are numbers; NaN if none is.
+    The middle 95 % of the scores that are numbers; NaN without such scores.
   """
   rng = np.random.default_rng(0)
   drawn = max(2, round(_independent(count, parts)))

@@ -122,7 +122,7 @@ class SumsOutcome(Outcome):
 
 @dataclasses.dataclass(frozen=True)
 class MeansOutcome(SumsOutcome):
-  """Sums over a split; `means` are the keys of those that become scores."""
+  """Sums over a split; `means` are the keys of sums whose means are scores."""
 
   means: tuple[str, ...]
 

@@ -64,7 +64,7 @@ class Measure:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """The measurement of some examples; the sum of two is that of all of them.
+  """The measurement of some examples; a sum of metrics measures them all.
 
   Parts that keep rows of examples have them in the order of the addition.
   """
@@ -177,7 +177,7 @@ class Gathered:
   Attributes:
     index: Place of each example in the split.
     arrays: The arrays by name, each with a row for each example. `label` comes
-      from the data, and the others from the model.
+      from the data, and the other arrays from the model.
     skipped: Number of unreadable images.
   """
 

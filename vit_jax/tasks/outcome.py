@@ -103,7 +103,7 @@ class Example:
 class Examples:
   """Telling examples of one kind, the most telling first.
 
-  A report shows `text` even without examples; it should say if there are none.
+  A report shows `text` even without examples, which the text should then say.
   """
 
   title: str

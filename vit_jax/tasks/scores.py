@@ -186,7 +186,7 @@ class Verdict:
   Attributes:
     metric: The metric of the score.
     scores: The scores of the evaluation.
-    folds: Those of the folds of the training images, each judged by a linear
+    folds: The scores of folds of the training images, each judged by a linear
       head that was fitted to the others, as by `FoldScore`; may be empty.
     trained_on: A sentence on how many of the images the model was trained on,
       which comes first, however many they are; may be empty.
@@ -199,7 +199,7 @@ class Verdict:
 
   @property
   def count(self) -> int:
-    """The number of images evaluated; 0 if none gave a score."""
+    """The number of images evaluated; 0 if there is no score."""
     score = self.scores.get(self.metric.key)
     unknown = score is None or math.isnan(score)
     return 0 if unknown else self.scores.get("examples", 0)
@@ -305,6 +305,7 @@ class Verdict:
 
   @property
   def _score_in_words(self) -> str:
+    """The score, how far it can be trusted, and the folds; may be empty."""
     label, count = self.metric.label, self.count
     of_images = f"on {counted(count, 'evaluated image')}"
     warns = self.few and not self.trained_on

@@ -168,7 +168,7 @@ class Task:
 
   @property
   def answers(self) -> Answers | None:
-    """The answers of its models, once they are trained; None for none."""
+    """The answers of its models, once they are trained, or None."""
     return None
 
   @property
@@ -266,7 +266,7 @@ class Task:
   def optimizer(
     self, tx: optax.GradientTransformation, parts: Parts, length: RunLength
   ) -> optax.GradientTransformation:
-    """The optimizer of a run, from that of the settings."""
+    """The optimizer of a run, from the optimizer `tx` of the settings."""
     del parts, length
     return tx
 
@@ -288,9 +288,9 @@ class Task:
     """Lines on what can be done with a run, beside its evaluation and report.
 
     Args:
-      run: Its folder.
+      run: The run's folder.
       data: The folder of its images, if they are in one.
-      evaluated: Its last evaluation; empty if there was none.
+      evaluated: The run's last evaluation; empty without an evaluation.
       best: Whether its best checkpoint is meant, which is not the last.
     """
     del run, data, evaluated, best

@@ -98,7 +98,8 @@ def softmax_loss(
   positive = scale * (u * v).sum(axis=1)
 
   def add(total: tuple[Array, Array], logits: Array) -> tuple[Array, Array]:
-    highest, relative = total  # The sum: exp(highest) * relative.
+    """Adds exponentials of a block; a total is exp(highest) * relative."""
+    highest, relative = total
     top = jax.lax.stop_gradient(jnp.maximum(highest, logits.max(axis=1)))
     rescaled = relative * jnp.exp(highest - top)
     return top, rescaled + jnp.exp(logits - top[:, None]).sum(axis=1)
@@ -122,8 +123,8 @@ def softmax_loss(
 def text_groups(tokens: Int[Array, "B T"]) -> UInt32[Array, " B"]:
   """The number of each text's group; equal texts, by their tokens, are a group.
 
-  It is a hash of 32 bits: of 500 batches with 4,096 different texts, about one
-  has two texts with the same number.
+  The number is a hash of 32 bits: of 500 batches with 4,096 different texts,
+  about one has two texts with the same number.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.contrastive import text_groups
@@ -160,6 +161,7 @@ def _over_others(
   def on_device(
     start: Any, x: Array, y: Array, shift: Array, groups: Array, counts: Any
   ):
+    """The totals of the device's rows, over the columns of all devices."""
     every = y, groups, counts
     if axes:
       every = jax.tree.map(
@@ -185,9 +187,9 @@ class _Columns(NamedTuple):
   """Columns of the logits, in n equal blocks of c columns.
 
   Attributes:
-    y: Their vectors, (n, c, R).
-    groups: Their groups, (n, c).
-    counts: Which of them count and are no padding, booleans (n, c).
+    y: The vectors of the columns, (n, c, R).
+    groups: The groups of the columns, (n, c).
+    counts: Which columns count and are no padding, booleans (n, c).
   """
 
   y: Array

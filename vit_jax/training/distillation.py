@@ -81,7 +81,7 @@ class Teacher:
   def _normalized(
     self, images: Float[Array, "B h w C"], mean: Any, std: Any
   ) -> Float[Array, "B h w C"]:
-    """Images that `mean` and `std` normalised, normalised as the teacher's."""
+    """Images normalised by the teacher's values instead of `mean` and `std`."""
 
     def per_channel(values: Any) -> Array:
       return jnp.array(values).reshape(1, 1, 1, -1)
@@ -124,7 +124,7 @@ class Teacher:
 
 @dataclasses.dataclass(frozen=True)
 class Distilled(Objective):
-  """The objective of a student: that of the labels, and a teacher's answers.
+  """The objective of a student that learns labels and a teacher's answers.
 
   In DeiT's form, the labels teach one of two heads, and the teacher the other.
   The teacher's parameters are `StepContext.frozen["teacher"]`.

@@ -85,8 +85,8 @@ def chosen_kernels(
   Kernels of heads get no product, and are trained as they are. The pattern is
   searched in paths such as "block_0/msa/query/kernel", also if the layers are
   stacked. `params` holds all parameters by path, or their shapes. Raises
-  ValueError if the pattern chooses no kernel, or those of only some of the
-  stacked layers.
+  ValueError if the pattern chooses no kernel, or the kernels of only some of
+  the stacked layers.
 
   >>> import numpy as np
   >>> from vit_jax.training.lora import chosen_kernels

@@ -127,8 +127,8 @@ def cutmix(
 
   The batch shares one box, whose sides are sqrt(1 - lambda) of the image's for
   a lambda from Beta(alpha, alpha). Its centre lies anywhere in the image, so
-  that edges may cut the box; the neighbour's share of the targets is that of
-  the area which the rest of the box covers.
+  that edges may cut the box; the targets are mixed by the share of the image
+  that the box then covers.
 
   >>> import jax
   >>> import jax.numpy as jnp
@@ -142,6 +142,7 @@ def cutmix(
   side = jnp.sqrt(1 - jax.random.beta(area_key, alpha, alpha))
 
   def inside(key: Key[Array, ""], length: int) -> Array:
+    """Which of `length` rows or columns the box covers."""
     centre = jax.random.uniform(key, (), maxval=length)
     distance = jnp.abs(jnp.arange(length) + 0.5 - centre)
     return distance < side * length / 2
@@ -191,7 +192,7 @@ class StepContext:
 
   Attributes:
     step: Number of the step, counted from 0.
-    state: The objective's own state before the step; None if it keeps none.
+    state: The objective's own state before the step; None without a state.
     frozen: Parameters that the run uses but does not train, by name, such as
       `teacher`.
     average_of: Computes `averaged`, which most objectives do not read.
@@ -206,7 +207,7 @@ class StepContext:
   def averaged(self) -> Any:
     """The average of all parameters of the model before the step.
 
-    Raises ValueError if the run keeps none.
+    Raises ValueError if the run keeps no average.
     """
     return self.average_of()
 
@@ -218,10 +219,11 @@ class Loss(NamedTuple):
     value: The loss of each example, (B,).
     score: The score of each example, (B,), which `Objective.metric` names.
     metrics: Further numbers by name.
-    state: The objective's state after the step; None if it keeps none.
+    state: The objective's state after the step; None without a state.
     weight: The weight of each example in the mean loss and the mean score,
-      (B,), such as 0 where rows of several images lack one; None weighs all
-      alike. Where it is 0, the other values may be anything finite.
+      (B,), such as 0 in place of an image that a row of several images lacks;
+      None weighs all alike. Where the weight is 0, loss and score may be any
+      finite numbers.
   """
 
   value: Array
@@ -246,7 +248,7 @@ class Objective:
   reads_average: ClassVar[bool] = False
 
   def init(self) -> Any:
-    """The first state: arrays that name their logical axes; None for none."""
+    """The first state, arrays that name their logical axes, or None."""
     return None
 
   def for_run(self, model: Any, length: RunLength) -> "Objective":
@@ -286,9 +288,9 @@ class Objective:
     """The loss and the score of each example, as a `Loss`.
 
     Args:
-      apply: Maps the model's inputs, such as images, and collections of
-        variables by name, to the model's outputs, or those of its `method`. It
-        is the model with its parameters and its dropout, in training.
+      apply: A function from the model's inputs, such as images, to its outputs,
+        or to those of the method `method=`. Other keywords are collections of
+        variables. The model has its parameters, and its dropout is on.
       inputs, targets: Those of `prepare`.
       context: The step, and parameters that are not trained.
     """
@@ -360,7 +362,7 @@ class Classification(TakesImages, Objective):
     """Returns a batch's images, normalised, and targets (B, K), mixed.
 
     The batch has `image`, uint8 (B, H, W, C), and `label`, the index of a class
-    (B,). The key is Mixup's and CutMix's.
+    (B,). The key draws what Mixup and CutMix mix.
     """
     settings = self.settings
     images = self.inputs(batch)  # (x / 255 - mean) / std

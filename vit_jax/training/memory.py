@@ -1,7 +1,7 @@
 """The memory that a compiled step needs, and what the devices have.
 
 XLA counts what a program needs; the operating system or the device tells what
-is free. A figure that nobody tells is None.
+is free. An unknown figure is None.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ import jax
 from vit_jax.runtime import command
 
 _GB = 1e9
-# Freed memory is kept only where that of so many steps is free: a step of 3.3
-# GB was seen to take the memory of five steps if it is kept.
+# The allocator keeps freed memory only if so many steps would fit: with kept
+# memory, a step of 3.3 GB was seen to take as much as five steps.
 _STEPS_KEPT = 8
 
 
@@ -157,7 +157,7 @@ def shortage_warning(
 def free_on(devices: Sequence[Any]) -> int | None:
   """Bytes that are free on each of the devices, or on their host.
 
-  None if neither tells.
+  None if that is unknown.
   """
   if devices[0].platform == "cpu":
     return host_free()

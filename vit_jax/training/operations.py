@@ -124,8 +124,7 @@ def forward_gflops(
 ) -> float:
   """Billions of floating-point operations to classify one image.
 
-  With `train`, those of a training step's forward pass, from which
-  PatchDropout leaves out patches.
+  With `train`, PatchDropout leaves out patches, as in a training step.
   """
 
   def forward(params: Any, inputs: Any) -> Any:

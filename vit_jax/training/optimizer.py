@@ -181,7 +181,7 @@ def _decay_mask(settings: OptimizerSettings, params: Any) -> Any:
 
 
 def _train_only(is_trainable: Callable[[str], bool], tx: Tx) -> Tx:
-  """The optimizer `tx` for the trained parameters, and none for the others."""
+  """The optimizer `tx` for trained parameters, and no updates for others."""
 
   def label(path: str, _: Any) -> str:
     return "trained" if is_trainable(path) else "frozen"
@@ -203,6 +203,7 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
     model_parts = parts or guess_parts(updates)
 
     def add(path: str, update: Any, param: Any) -> None:
+      """Adds the squares of an update and its array to `totals`."""
       axes = tuple(range(model_parts.stacked_axes(path), update.ndim))
       squares = [
         jnp.sum(jnp.square(x), axes, keepdims=True) for x in (update, param)
@@ -235,6 +236,7 @@ def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """
 
   def orthogonalize(model_parts: Parts, path: str, update: Array) -> Array:
+    """The update of a kernel, as matrices that are orthogonalised."""
     inputs, outputs = model_parts.kernel_axes(path, update.ndim)
     rows = math.prod(update.shape[axis] for axis in inputs)
     columns = math.prod(update.shape[axis] for axis in outputs)

@@ -74,7 +74,7 @@ def draw_of_rows(
   within = layout.place[..., 0] * layout.extent[..., 1] + layout.place[..., 1]
   value = jnp.take_along_axis(
     values.reshape(B, M * N), jnp.minimum(image, M - 1) * N + within, axis=1
-  )
+  )  # The draw of each patch, (B, N).
   number = jnp.broadcast_to(jnp.arange(N)[None], (B, N))
   # Image after image, in random order, and the padding last.
   image, _, order = jax.lax.sort((image, value, number), num_keys=2)
@@ -83,6 +83,7 @@ def draw_of_rows(
   seen_of = np.array([max(1, num_seen(n, rate)) for n in range(N + 1)])
   num_shown = jnp.asarray(seen_of)[counts]  # (B, M)
   own_image = jnp.minimum(image, M - 1)
+  # The place of each patch in the random order of its image.
   rank = number - jnp.take_along_axis(starts, own_image, axis=1)
   is_shown = rank < jnp.take_along_axis(num_shown, own_image, axis=1)
 
@@ -201,7 +202,7 @@ class Reconstruction(TakesImages, Objective):
     weight = weights_of(inputs)
     if weight is None:
       mean_variance = variance.mean()
-    else:  # It is 0 where a row lacks an image.
+    else:  # The variance is 0 in place of an image that a row lacks.
       mean_variance = variance.sum() / jnp.maximum(weight.sum(), 1)
     score = 1 - error / jnp.maximum(mean_variance, LEAST)
     return Loss(error, score, weight=weight)

@@ -177,7 +177,7 @@ def _temperature_of_known(
 ) -> float | None:
   """The temperature of one label, from the examples whose label is known.
 
-  None if none is known, or where `temperature` gives None.
+  None if no label is known, or where `temperature` gives None.
   """
   known = ~np.isnan(labels)
   if not known.any():
@@ -237,8 +237,8 @@ def calibration_error(
 ) -> float:
   """The expected calibration error (arXiv:1706.04599, Eq. 5).
 
-  It is that of the answers, or, if an example may have `several` labels, that
-  of all pairs of an example and a known label.
+  It is over the answers, or, if an example may have `several` labels, over all
+  pairs of an example and a known label.
   """
   p = probabilities(kind, logits)
   if several:

@@ -185,12 +185,12 @@ class ConfusionMatrix:
     return scores
 
   def macro_f1(self) -> float:
-    """Mean F1 of all classes that occur, as in scikit-learn; NaN for none."""
+    """Mean F1 of all classes that occur, as in scikit-learn; else NaN."""
     scores = self.class_scores().values()
     return float(np.mean([score.f1 for score in scores])) if scores else np.nan
 
   def balanced_accuracy(self) -> float:
-    """Mean recall of all classes that examples have; NaN for none."""
+    """Mean recall of all classes that examples have; NaN without examples."""
     scores = self.class_scores().values()
     recalls = [score.recall for score in scores if score.examples]
     return float(np.mean(recalls)) if recalls else np.nan

@@ -46,8 +46,8 @@ def make_eval_step(
   `first`, the place of the batch in its split, has no effect here. The totals
   are those of the batch, which holds `image`, uint8 (B, H, W, C),
   and `label`, integer (B,). It may hold `mask`, 0 for padding and for
-  unreadable images, and `skipped`, true for the latter; without them, every row
-  counts.
+  unreadable images, and `skipped`, true for unreadable images; without them,
+  every row counts.
 
   Args:
     objective: The objective whose loss is reported.

@@ -189,7 +189,7 @@ class DenseRegressionTask(Task):
 
 @dataclasses.dataclass(frozen=True)
 class PixelNumbersAnswers(Answers):
-  """The number of each pixel; none for a whole image."""
+  """Answers with a number for each pixel, and without one for the image."""
 
   task: DenseRegressionTask
 

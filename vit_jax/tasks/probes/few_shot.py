@@ -82,7 +82,7 @@ class FewShot:
   Args:
     model: The model, with or without a head.
     train_source: The split that shots are drawn from.
-    batch_size: Examples per step, or fewer if there are not as many.
+    batch_size: The most examples per step.
     shots: Training images per class.
     seeds: Number of draws of the shots.
     pre_logits: Whether a representation layer is kept, as big_vision does.

@@ -28,7 +28,7 @@ FEW_IMAGES = 300  # Fewer images are answered by several draws of the folds.
 _DRAWS = 5
 _ROUNDING = 1e-6  # A probability this far below a threshold still reaches it.
 
-NONE = -1  # In place of a class, for images that count for none.
+NONE = -1  # In place of a class, for images that count for no class.
 
 
 @dataclasses.dataclass(frozen=True)

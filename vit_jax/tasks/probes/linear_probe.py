@@ -43,8 +43,8 @@ class Probe:
     l2: The L2 regularisation that the weights were fitted with.
     sharpness: The factor that turns scores into logits; 1 unless folds chose
       it.
-    folds: The answers to each fold that chose L2, by a probe of the others;
-      empty without folds.
+    folds: For each fold that chose L2, the answers to it by a probe of all
+      others; empty without folds.
     judged: Number of images in these folds.
   """
 
@@ -318,7 +318,7 @@ def fit_in_folds(
 ) -> Probe:
   """Fits the probe of `fit_in_parts` to examples that are all in memory.
 
-  It is fast where they are fewer than their features.
+  This is fast if there are fewer examples than features.
   """
   return _fit_in_folds(features, labels, folds, Classes(num_classes))
 

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-QUERIES, ROWS = 1024, 4096  # Rows in a block of queries, and of the others.
+QUERIES, ROWS = 1024, 4096  # Rows in a block of queries, and in one to search.
 GROUP = 16  # Columns in a group, whose maximum is compared first.
 _ROUNDS = 20  # Updates of the means in k-means.
 

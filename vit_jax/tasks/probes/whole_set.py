@@ -1,8 +1,8 @@
 """Representations of splits, and probes on all images of the training split.
 
 The probes are nearest neighbours, and a linear one. Both read the training
-split once. They keep none of its representations but those that choose the
-linear probe's L2.
+split once. Of its representations, they keep only those that choose the linear
+probe's L2.
 """
 
 import dataclasses
@@ -118,8 +118,8 @@ def nearest_neighbours(
 ) -> Score:
   """Classifies each test image by its k nearest training images.
 
-  They are those of the highest cosine similarity s, and each votes for its
-  class with the weight exp(s / 0.07) (arXiv:2104.14294, Section 4). The
+  These have the highest cosine similarity s, and each votes for its class with
+  the weight exp(s / 0.07) (arXiv:2104.14294, Section 4). The
   evaluation split is read first; representations are (B, D). Raises ValueError
   if a split has too few readable images.
   """
@@ -237,6 +237,7 @@ def fit(
   Raises ValueError if there are fewer than `least` images, or one group; the
   message ends with what to do `instead`.
   """
+  # One image of `every` is in a fold.
   every = max(1, -(-train_examples // MOST_HELD_OUT))
   if groups is not None:
     count = len(np.unique(groups))
@@ -250,6 +251,7 @@ def fit(
   judged = 0
 
   def parts() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The features, labels and folds of each batch; counts images in folds."""
     nonlocal judged
     for y, labels in train:
       numbers = train.examples - len(labels) + np.arange(len(labels))

@@ -277,7 +277,8 @@ class RegressionOutcome(OutputsOutcome):
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
     def cells(row: int) -> list[str]:
-      # Labels are float32: the shortest decimal of one is that of its file.
+      # Labels are float32: the shortest decimal of a label is what its file
+      # has.
       labels = self.label[row].astype(np.float32)
       texts = [np.format_float_positional(value, trim="-") for value in labels]
       return [*texts, *(f"{value:.8g}" for value in self.output[row])]

@@ -1,4 +1,4 @@
-"""Objectives of pixels, and that of segmentation: cross-entropy of classes."""
+"""The base of objectives of pixels, and segmentation's, by cross-entropy."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,10 @@ Pictures = Shaped[Array, "B H W"]
 def enlarged(
   logits: Float[Array, "B h w K"], height: int, width: int
 ) -> Float[Array, "B H W K"]:
-  """The logits of pixels from those of patches or parts of them, bilinearly."""
+  """Enlarges the logits of patches, or of parts of them, to those of pixels.
+
+  The interpolation is bilinear.
+  """
   B, h, w, K = logits.shape
   if (h, w) == (height, width):
     return logits

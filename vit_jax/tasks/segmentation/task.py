@@ -157,7 +157,7 @@ class SegmentationTask(Task):
 
 
 class PixelAnswers(Answers):
-  """The class of each pixel; none for a whole image."""
+  """Answers with a class for each pixel, and without one for the image."""
 
   def marker(
     self,

@@ -173,8 +173,8 @@ def entropy(
 def deviation(features: Float[Array, "B D"]) -> Float[Array, ""]:
   """The root of the mean squared distance of unit vectors from their mean.
 
-  `features` are scaled to length 1 first. It is 0 if all are the same, and at
-  most 1.
+  `features` are scaled to length 1 first. The result is 0 if all are the same,
+  and at most 1.
   """
   x = unit(features)
   return jnp.sqrt(((x - x.mean(axis=0, keepdims=True)) ** 2).sum(1).mean())

@@ -80,7 +80,7 @@ class SelfDistillation(Objective):
     total_steps: Length of the run.
     warmup_steps: Steps in which the teacher's temperature rises.
     gram_steps: Number of steps after which Gram anchoring takes a new teacher;
-      0 keeps that of the first step.
+      0 keeps the teacher of the first step.
   """
 
   model: Any
@@ -478,6 +478,7 @@ def _block_mask(
     return (mask.sum() < count) & (failures < _ATTEMPTS)
 
   def add_block(carry: Any) -> Any:
+    """Draws a block, and adds it if it fits and masks further patches."""
     mask, failures, key = carry
     key, *keys = jax.random.split(key, 5)
     room = count - mask.sum()
