@@ -214,7 +214,10 @@ class Msa(nn.Module):
     where: Where,
     mask: AttentionMask,
   ) -> TokenValues:
-    """Eq. 5-8 as `models.tpu` computes them; `scale` multiplies the output."""
+    """Eq. 5-8 as `models.tpu` computes them; `scale` multiplies the output.
+
+    `form` is "whole", "blocks" or "splash", and U are the `projections`.
+    """
     from vit_jax.models import tpu
 
     U_q, U_k, U_v, U_msa = U

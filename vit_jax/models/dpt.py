@@ -128,7 +128,11 @@ class DptHead(nn.Module):
   def _reassemble(
     self, i: int, x: Float[Array, "B h w D"], x_class: Any
   ) -> Float[Array, "B H W C"]:
-    """The patches of layer i at 4, 2, 1 or 1/2 times their resolution."""
+    """The patches of layer i at 4, 2, 1 or 1/2 times their resolution.
+
+    Their channels are D / 8, D / 4, D / 2 or D. A class token, `x_class`, is
+    first mixed into each patch.
+    """
     B, h, w, D = x.shape
     if x_class is not None:
       readout = dense(D, ("embed", "mlp"), self.config, name=f"readout{i}")

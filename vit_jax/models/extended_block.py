@@ -335,7 +335,7 @@ class ExtendedBlock(nn.Module):
     return (_identity, norm) if self.config.norm_after else (norm, _identity)
 
   def _msa(self, D: int) -> Msa:
-    """The paper's attention, unless this one differs from it."""
+    """`Msa`, or `ExtendedMsa` if attention differs from the paper's."""
     c = self.config
     other = c.qk_norm or self.rope or self.relative or c.norm_inner_msa
     biased = c.qkv_bias == "qkv" and c.branch_bias

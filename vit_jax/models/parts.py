@@ -367,7 +367,10 @@ def guess_parts(params: Any) -> Parts:
 def _layers_of(
   path: str, shape: tuple[int, ...]
 ) -> Iterator[tuple[str, LayerNames, int]]:
-  """The outermost stack in a path, if any: its prefix, names, least length."""
+  """Yields the outermost stack in a path, if any.
+
+  It is its prefix, the names of its layers, and the number of layers at least.
+  """
   modules = path.split("/")[:-1]
   for i, name in enumerate(modules):
     prefix = "/".join(modules[:i])

@@ -169,7 +169,7 @@ def _placed_bias(
 def _computed(
   B: Float[Array, "T k"], relative: Relative, layout: Layout
 ) -> Float[Array, "b k N N"]:
-  """The entry of an MLP for the offset of each pair of patches."""
+  """The entry of B for the offset of each pair of patches, by the MLP."""
   assert relative.most is not None
   d, centre = _offsets_within(relative.most)
   y, x = (
@@ -201,7 +201,7 @@ def _offsets_within(
 def _from_table(
   B: Float[Array, "T k"], relative: Relative, layout: Layout
 ) -> Float[Array, "b k N N"]:
-  """The entry of a table for each pair, resized to the query's image."""
+  """The entry of B for each pair, by a table resized to the query's image."""
   sizes = [2 * side - 1 for side in relative.table]
   table = jnp.asarray(relative.table, jnp.int32)[None, None]
   as_learned = (layout.extent == table).all(axis=-1)[..., None]  # (b, N, 1)

@@ -126,7 +126,7 @@ class Rope:
   def _angles(
     self, places: list[Float[Array, "*axes 1"]], D_h: int
   ) -> Float[Array, "*k_axes half"]:
-    """The angles of patches at y and x, for each head if they are learned."""
+    """The angles at `places`, y and x, for each head if they are learned."""
     axes = range(places[0].ndim - 1)
     if self.learned:
       assert self.frequencies is not None

@@ -507,7 +507,7 @@ def _logit_bytes(keys: int, queries: int) -> int:
 def _splash(
   q: Heads, k: Heads, v: Heads, segments: Segments | None = None
 ) -> Heads:
-  """As `_in_blocks`, by JAX's kernel for TPUs, on (heads, S, D_h)."""
+  """As `by_queries`, by JAX's kernel for TPUs, on arrays (heads, S, D_h)."""
   from jax.experimental.pallas.ops.tpu import splash_attention
 
   kernels: Any = splash_attention

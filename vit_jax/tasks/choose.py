@@ -164,7 +164,10 @@ def saved(
 
 
 def check_same(task: Task, description: Mapping[str, Any]) -> None:
-  """Raises ValueError if a checkpoint is of another task of this package."""
+  """Raises ValueError if a checkpoint is of another task of this package.
+
+  Classes of the user's own are not compared.
+  """
   name, names_own = _task_name(description)
   if names_own or is_own(task):
     return

@@ -90,7 +90,7 @@ def is_constant(totals: Mapping[str, Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class SumsOutcome(Outcome):
-  """An outcome from `totals`, the sums of `sums_of` over a split, and more."""
+  """An outcome from `totals`, sums over a split that include `sums_of`."""
 
   totals: dict[str, Any]
 
@@ -115,7 +115,7 @@ class SumsOutcome(Outcome):
     return float(self.totals[key]) / examples
 
   def with_counts(self, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """These scores, with the counts after them."""
+    """The `scores`, then the numbers of examples and of skipped images."""
     skipped = int(self.totals["skipped_images"])
     return {**scores, "examples": self.examples, "skipped_images": skipped}
 

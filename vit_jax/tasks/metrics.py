@@ -187,7 +187,7 @@ class Gathered:
 
   @property
   def unanswered(self) -> int:
-    """The number of examples of which an array of the model is not finite."""
+    """The number of examples for which an array of the model is not finite."""
     is_finite = np.ones(len(self.index), bool)
     for name, array in self.arrays.items():
       if name != "label":  # A label may be NaN, as it is unknown.

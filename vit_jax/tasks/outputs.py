@@ -93,7 +93,7 @@ class OutputsOutcome(Outcome):
     return not self.unanswered and alike(self.output)
 
   def common(self, scores: dict[str, float]) -> dict[str, Any]:
-    """These scores, with the loss before and the counts after them."""
+    """The loss, `scores`, and the numbers of examples and skipped images."""
     return {
       "loss": float(self.loss.mean(dtype=np.float64)),
       **scores,

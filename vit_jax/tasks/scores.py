@@ -470,7 +470,10 @@ class Scores:
     return f'{text} "{first}" has {folds}, and "{second}" {other_folds}.'
 
   def ahead(self, better: float, worse: float) -> str:
-    """How far one score is above another; empty if that cannot be seen."""
+    """How far one score is above another, as "1.2 points more than".
+
+    It is empty if the rounded difference is 0.
+    """
     difference = better - worse
     unit = ""
     if self.metric.is_percentage:

@@ -124,7 +124,7 @@ class Task:
 
   @property
   def why_refused(self) -> str:
-    """Why keys of `refuses` have no effect, after the key and its value."""
+    """Why a key of `refuses` has no effect; follows the key in a message."""
     section = vars(self).get(self.name)
     if not self.labels.are_used and section is not None:
       key, value = next(iter(vars(section).items()))
@@ -220,7 +220,10 @@ class Task:
   def about_teacher(
     self, teacher: "Teacher", model: Any, preprocessing: Preprocessing
   ) -> str:
-    """The end of the header's line on the teacher, after its source."""
+    """The end of the header's line on the teacher, after its source.
+
+    `model` and `preprocessing` are the student's.
+    """
     del model
     text = "on images of {} x {}".format(*teacher.image_size)
     if preprocessing.patches is not None:

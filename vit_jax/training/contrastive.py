@@ -200,7 +200,10 @@ class _Columns(NamedTuple):
 def _cut_columns(
   rows: int, y: Vectors, groups: Array, counts: Counts | None
 ) -> _Columns:
-  """Cuts the columns into blocks of at most `BLOCK` logits with all rows."""
+  """Cuts the columns into blocks of at most `BLOCK` logits with all `rows`.
+
+  Columns of padding, which do not count, fill up the last block.
+  """
   count = -(-rows * len(y) // BLOCK)
   size = -(-len(y) // count)
   padding = count * size - len(y)

@@ -111,7 +111,7 @@ def weights_of(inputs: Any) -> Float[Array, " BM"] | None:
 
 
 def mirror(inputs: Inputs, channels: int) -> Inputs:
-  """The images, mirrored left to right."""
+  """The images, of C `channels`, mirrored left to right."""
   if not isinstance(inputs, Patches):
     return inputs[:, :, ::-1]
   x: Float[Array, "B N P2C"] = inputs.values

@@ -236,7 +236,7 @@ def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
   """
 
   def orthogonalize(model_parts: Parts, path: str, update: Array) -> Array:
-    """The update of a kernel, as matrices that are orthogonalised."""
+    """An update, orthogonalised as a matrix of inputs and outputs."""
     inputs, outputs = model_parts.kernel_axes(path, update.ndim)
     rows = math.prod(update.shape[axis] for axis in inputs)
     columns = math.prod(update.shape[axis] for axis in outputs)

@@ -186,7 +186,7 @@ class Means(NamedTuple):
 def context_of(
   extras: Extras, state: TrainState, frozen_params: Any
 ) -> StepContext:
-  """The step, state, average and frozen parameters, for an objective."""
+  """What an objective may read at a step, from the state before it."""
   context = StepContext(
     step=state.step, state=state.objective_state, frozen=frozen_params or {}
   )
@@ -263,7 +263,7 @@ def loss_function(
 
 
 def _means(loss: Loss) -> tuple[Array, Means]:
-  """The mean loss over a batch, and the other means."""
+  """The mean loss over a batch, and its `Means`."""
   if loss.weight is None:
     means = Means(loss.score.mean(), loss.metrics, loss.state, None)
     return loss.value.mean(), means
@@ -389,10 +389,10 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
       return total, (means.metrics, means.weight)
 
     data = jax.tree.map(lambda x: _split(x, parts), (inputs, targets))
-    zeros = jnp.zeros(()), jnp.zeros(())
-    zero = (zeros, jax.tree.map(jnp.zeros_like, params))
+    loss_and_score = jnp.zeros(()), jnp.zeros(())
+    start = loss_and_score, jax.tree.map(jnp.zeros_like, params)
     total, (metrics, weights) = jax.lax.scan(
-      add_part, zero, (jnp.arange(parts), data)
+      add_part, start, (jnp.arange(parts), data)
     )
     weight = None if weights is None else weights.sum()
     whole = parts if weight is None else weight

@@ -88,7 +88,10 @@ def draw_of_rows(
   is_shown = rank < jnp.take_along_axis(num_shown, own_image, axis=1)
 
   def drawn(chosen: Array, most: int) -> Array:
-    """The numbers of the patches that are `chosen` in this order, (B, most)."""
+    """The numbers of the patches that are `chosen`, then -1, (B, most).
+
+    `chosen` is in the order of `order`.
+    """
     chosen &= image < M
     first = jnp.argsort(~chosen, axis=1)[:, :most]
     numbers = jnp.take_along_axis(order, first, axis=1)

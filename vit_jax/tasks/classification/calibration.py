@@ -74,7 +74,7 @@ class Calibration:
       )
 
   def lines(self, names: Sequence[str]) -> list[str]:
-    """The temperatures and the scores in words; `names` are the labels'."""
+    """The temperatures and scores in words; `names` has the labels' names."""
     T = self.temperature
     if len(T) == 1:
       shown = f"temperature {T[0]:.4g}"

@@ -143,7 +143,7 @@ class ConfusionMatrix:
     return occurring if len(occurring) <= most else []
 
   def matrix(self, classes: Sequence[int]) -> Int[np.ndarray, "n n"]:
-    """Counts of each true class (rows) and each answer (columns)."""
+    """Counts by true class (rows) and answer (columns), of `classes` alone."""
     place = {k: row for row, k in enumerate(classes)}
     matrix = np.zeros((len(classes), len(classes)), np.int64)
     for (label, answer), count in self.pairs.items():
@@ -215,7 +215,7 @@ class ConfusionMatrix:
 def _highest(
   rows: Mapping[str, np.ndarray], rank: np.ndarray, eligible: np.ndarray
 ) -> list[AnsweredExample]:
-  """The `eligible` examples of the highest ranks."""
+  """The `eligible` examples of the highest ranks, at most `_KEPT`."""
   first = np.argsort(-rank[eligible], kind="stable")[:_KEPT]
   examples = []
   for place in np.flatnonzero(eligible)[first]:

@@ -53,7 +53,7 @@ class NumberFiles:
       self.cut += int(beyond.sum())
 
   def save(self, numbers: Numbers, out: Any) -> None:
-    """Writes a file."""
+    """Writes the numbers of an image to an open file."""
     if not self.level:
       Image.fromarray(numbers.astype(np.float32)).save(out, "TIFF")
       return

@@ -26,7 +26,10 @@ def span(numbers: Numbers) -> tuple[float, float]:
 
 
 def heat(numbers: Numbers, least: float, most: float) -> Photograph:
-  """A colour for each number, dark for the least; grey where it is unknown."""
+  """A colour for each number, from dark for `least` to yellow for `most`.
+
+  Unknown numbers are grey.
+  """
   drawn = np.empty((*numbers.shape, 3), np.uint8)
   places = np.linspace(least, most, len(_COLOURS)) if most > least else [least]
   for rows in strips(numbers.shape):

@@ -347,7 +347,7 @@ def of_each_label(
   labels: Float[np.ndarray, "N K"],
   outputs: Float[np.ndarray, "N K"],
 ) -> Float[np.ndarray, " K"]:
-  """A score of each label, from the examples for which it is known."""
+  """The `score` of each label, from the examples for which it is known."""
   known = ~np.isnan(labels)
   columns = zip(labels.T, outputs.T, known.T, strict=True)
   return np.array([score(y[rows], p[rows]) for y, p, rows in columns])

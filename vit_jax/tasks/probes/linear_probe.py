@@ -293,7 +293,7 @@ def fit_any_labels(
 def _fit_by_sums(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
-  """As `fit_any_labels`, from sums over the examples; a fold is subtracted."""
+  """As `fit_any_labels`, from sums, of which each fold's are subtracted."""
   whole: Any = None
   by_fold = collections.defaultdict(list)
   for features, labels, folds in parts:

@@ -155,7 +155,7 @@ def search_block(
   k: int,
   count: int,
 ) -> Best:
-  """The nearest rows of one block of queries."""
+  """The nearest rows of one block of queries; `count` is the number of rows."""
 
   def merge(best: Best, block: tuple[Array, Array]) -> tuple[Best, None]:
     rows, number = block

@@ -76,7 +76,10 @@ def segment(
 def answers(
   probe: Probe, maps: Float[Array, "B h w D"], size: tuple[int, int]
 ) -> Int[Array, "B H W"]:
-  """The class of each pixel, by scores enlarged bilinearly."""
+  """The class of each pixel of images of `size`, by scores of patches.
+
+  The scores are enlarged bilinearly.
+  """
   mean, scale, W = (
     jnp.asarray(x, jnp.float32) for x in (probe.mean, probe.scale, probe.W)
   )

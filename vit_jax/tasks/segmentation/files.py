@@ -38,7 +38,7 @@ class MaskFiles:
       self.counts = more
 
   def save(self, mask: Mask, out: Any) -> None:
-    """Writes a mask."""
+    """Writes a mask to an open file."""
     if len(self._names) > IGNORED or mask.max(initial=0) > IGNORED:
       Image.fromarray(mask.astype(np.uint16)).save(out, "PNG")
       return

@@ -185,7 +185,10 @@ def starts(length: int, window: int, P: int) -> list[int]:
 
 
 def _sides(image: Pixels, short_side: int, P: int) -> tuple[int, int]:
-  """The sides of an image for windows, multiples of P."""
+  """The height and width at which windows see an image, multiples of P.
+
+  The shorter is `short_side`, rounded up.
+  """
   height, width = image.shape[:2]
   scale = short_side / min(height, width)
   least = -(-short_side // P) * P
