@@ -38,34 +38,37 @@ Row = dict[str, str]
 INTRO = """\
 # Encoders
 
-What can be started from, by family. `vit_jax convert --list` has the short names
-of the checkpoints, and [published weights](howto/weights.md) says what to do with
-them. A licence is that of the weights: read it before you use or share them.
+This page lists the encoders that a run can start from, by family. `vit_jax convert
+--list` has the short names of the checkpoints, and [published
+weights](howto/weights.md) says what to do with them. The licences are those of the
+weights: read them before you use or share weights.
 """  # noqa: E501
 PARTS = """\
 ## What each of them can do
 
 "Same" counts the library's architectures of the family that give the same answer
-here, out of all that it has. All families train: `model.block` is the preset for one
-from scratch, and those without one are the paper's `Vit` or start from a checkpoint.
-The fast form is that of attention on TPUs ([scaling](evidence/scaling.md)). Pooling is that
-of the library, which loading keeps; after "of" comes a library, or a part of the name
-of an architecture or a class, or of its config.json. `--pooling` gives others
+here, out of all that it has. All families can be trained: `model.block` is the preset
+to train one from scratch, and families without a preset are the paper's `Vit` or start
+from a checkpoint. The fast form is that of attention on TPUs
+([scaling](evidence/scaling.md)). Pooling is that of the library, which loading keeps; the
+word after "of" is a library, a part of the name of an architecture or a class, or an
+entry of its config.json. `--pooling` sets another pooling
 ([compared](evidence/results.md#poolings-and-bfloat16-on-trained-weights)). Files of
 facebookresearch/dinov2 and of open_clip (CLIP, MetaCLIP, SigLIP), and
-`flax_model.msgpack` of transformers 4, are read as well, and not written.
+`flax_model.msgpack` of transformers 4, are read as well, but not written.
 """  # noqa: E501
 COUNTED = """\
 ## How many of all
 
-Every plain Vision Transformer and hybrid of timm and every one of transformers'
-classes, two layers of each at its real width with random weights and a new head of
-seven classes, is saved by its library, opened here and asked about one image. It is
-the same if no logit differs by more than 1e-5 of the largest.
+We took every plain Vision Transformer and hybrid of timm and every such class of
+transformers, with two layers at its real width, random weights and a new head of seven
+classes. Each is saved by its library, opened here and asked about one image. Its answer
+is the same if no logit differs by more than 1e-5 of the largest.
 """  # noqa: E501
 ROUNDING = """\
-The one beyond it, `vit_large_r50_s32_224`, is rounding in the ResNet of a hybrid:
-from timm's answer in float64 ours is 1.6e-5 away, and timm's own in float32 1.8e-5.
+The difference beyond 1e-5, of `vit_large_r50_s32_224`, comes from rounding in the ResNet
+of a hybrid: our answer is 1.6e-5 away from timm's in float64, and timm's own in float32
+is 1.8e-5 away.
 """  # noqa: E501
 REFUSED = """\
 ## What is refused, and why

@@ -184,38 +184,39 @@ def extended(few: Row, more: Row, layers: int) -> Row:
 
 NOTES = {
   ("B/16", "train", "tpu7x"): """\
-Ours lays out queries and keys anew (1.35 Mcycles), which heads inside do not
-need, and takes 2.64 for the exponentials of float32 logits, big_vision 1.61 for
-those of bfloat16 ones. The plain form, heads inside and float32, takes 34.0
-([attempts](attempts.md#passes-without-gradients-and-v6e)), so neither is taken
-over.""",
+Our form copies queries and keys into another layout (1.35 Mcycles), which is
+not needed with heads as an inner axis, and takes 2.64 for the exponentials of
+float32 logits; big_vision takes 1.61 for those of bfloat16 ones. The plain
+form, with heads as an inner axis and float32 logits, takes 34.0
+([attempts](attempts.md#passes-without-gradients-and-v6e)), so we use
+neither.""",
   ("L/16", "train", "v6e"): """\
 Exponentials of float32 logits take 11.20 Mcycles, and big_vision's of bfloat16
-ones 3.46. With bfloat16 ones our step takes 75.3, and leads.""",
+logits 3.46. With bfloat16 logits our step takes 75.3, and is the fastest.""",
 }
 
 HEAD = """\
 # Scoreboard
 
-The Vision Transformers of six JAX libraries, side by side on TPUs. Every
-number is an *estimate* by XLA's TPU compiler, and none was measured:
-collectives and asynchronous copies take no cycles in it
+This page compares the Vision Transformers of six JAX libraries on TPUs. Every
+number is an *estimate* by XLA's TPU compiler, and none was measured. The
+compiler counts no cycles for collectives and asynchronous copies
 ([scaling](scaling.md)).
 
-Each library runs its own module. The rest is ours and the same for all:
+Each library runs its own module. All other code is ours and the same for all:
 softmax cross-entropy over 1,000 classes, Adam with weight decay on all
 parameters, images of 224 x 224 ({images} a chip), data-parallel over the eight
 devices of {chips}, XLA's default options, and no activation that is computed
 again. All have patches of 16 x 16, a class token, learned positions and no
 dropout. Parameters are float32 for training, and bfloat16 for a forward pass.
-All but vision_transformer compute in bfloat16: its encoder has no dtype to
-set, so activations and all parameters are float32. Equimo and bonsai have none
-either, but the step can cast their parameters. Attention's logits and
+All but vision_transformer compute in bfloat16: its encoder has no dtype to set,
+so activations and all parameters are float32. Equimo and bonsai have no dtype
+to set either, but the step can cast their parameters. Attention's logits and
 exponentials are float32 in "ours" and bfloat16 in "ours, bfloat16 attention"
 (`model.attention_dtype`), as in big_vision; vision_transformer's are float32
 ([what each type loses](scaling.md#steps-on-eight-chips)). Our best settings
-(parts, FSDP, scoped memory) are
-[on another page](scaling.md#steps-on-eight-chips), and not used here.
+(parts, FSDP, scoped memory) are [on another
+page](scaling.md#steps-on-eight-chips), and not used here.
 
 <!-- not run: needs clones of the libraries and the extra tpu; minutes a row -->
 ```sh
@@ -224,33 +225,33 @@ python -m scripts.bench.scoreboard --render
 ```
 
 The first command makes one row that is missing, and the second this page.
-"Sent" is what a chip's collectives return. [The
-rows](../_static/scoreboard.csv) have each row's ten costliest operations as
+"Sent" counts the bytes that a chip's collectives return. [The
+file](../_static/scoreboard.csv) has each row's ten costliest operations as
 well. A "+" means that files of the clone differed from the commit.
 
 Our last layer computes
 [the class token alone](scaling.md#steps-on-eight-chips), which is all that the
-head reads. "MFU" counts the products of a whole model for all libraries, and so
-those that ours leaves out.
+head reads. "MFU" counts the products of a whole model for all libraries, so for
+ours it includes products that are left out.
 
-Our rows are younger than the others, which were not compiled anew. In short,
-the cycles of the fastest other library over ours, which leads where it is above
-1. "Float32 attention" compares ours so with all others, whatever theirs is. "At
-equal precision" is the lower of two: the others with float32 attention over
-ours in float32, and those with bfloat16 attention ({rough}) over the
-faster of our two:
+Our rows were compiled later than those of the other libraries. The table has
+the cycles of the fastest other library divided by ours: above 1, ours is
+faster. "Float32 attention" compares ours in float32 with all others, whatever
+the type of their attention is. "At equal precision" is the lower of two ratios:
+the fastest with float32 attention over ours in float32, and the fastest with
+bfloat16 attention ({rough}) over the faster of our two:
 """
 
 
 ALL_ROWS = """
 ## All rows
 
-Cycles are the compiler's *estimates*, in Mcycles. A row of layers "2, 4" is from
-the line below; the rows above take the whole model where there are both. The
-table is [this file](../_static/scoreboard.csv):
+Cycles are the compiler's *estimates*, in Mcycles (millions). A row of layers
+"2, 4" is extrapolated, as said below; the ratios above use the row of the whole
+model if both exist. The table is [this file](../_static/scoreboard.csv):
 
 <!-- csv: ../_static/scoreboard.csv ({names}) -->
-"""  # noqa: E501
+"""
 
 
 def page(rows: list[Row]) -> str:
@@ -380,11 +381,11 @@ def _errors(known: dict) -> str:
     cells,
   )
   return f"""\
-A row from the line compiles models of 2 and 4 layers and extends the line
-through both to all layers: cycles, memory, bytes and each operation. Where the
-whole model was compiled too, the table above has both, and this is how far off
-the line was, in Mcycles. No forward pass, no L/16 and no other chip was checked
-like this:
+For such a row, models of 2 and 4 layers are compiled, and the line through both
+is extended to all layers: for cycles, memory, bytes and each operation. If the
+whole model was compiled too, the table above has both rows, and this table says
+how far off the line was, in Mcycles. No forward pass, no L/16 and no other chip
+was checked like this:
 
 {table}"""
 

@@ -38,21 +38,21 @@ the recipe has a file there. Both sides began with the same weights and got the 
 batches and draws (dropout, drop path, masks, Mixup, CutMix), so they may differ by
 rounding alone: the loss of every step by {loss:.0e} of itself, every array by
 {arrays:.0e} of its norm, the logits of 16 further images by {logits:.0e} of the
-largest, learning rate and weight decay by {rate:.0e} of the largest of the run,
-unless a row says otherwise. Arrays are compared whole after step {steps}, and after
-steps 1, 2, 10, 30 and 60 by 32 random projections of each, which tell the norm of a
-difference to a tenth. Nobody has repeated the papers' results with these recipes
+largest logit, learning rate and weight decay by {rate:.0e} of their largest values in
+the run, unless a row says otherwise. Whole arrays are compared after step {steps}; after
+steps 1, 2, 10, 30 and 60, 32 random projections of each array are, which tell the norm
+of a difference to a tenth. Nobody has repeated the papers' results with these recipes
 here; [Results](results.md) says what was trained.
 
-The biases of the keys are not judged: a softmax does not see what all keys share, so
-their gradient is rounding. Lambda is at least 1/2 and the sides of CutMix's boxes are
-even, so that the draws mean the same to both. Moments are float32. Epochs have 4
-steps and warm-ups 12, and learning rates suit the tiny model, unless a row says
-otherwise.
+The biases of the keys are not compared: a softmax does not change if all keys change
+alike, so the gradient of these biases is rounding. For Mixup and CutMix, lambda is at
+least 1/2 and the sides of boxes are even, so that a draw means the same on both sides.
+Moments are float32. Epochs have 4 steps and warm-ups 12, and learning rates suit the
+tiny model, unless a row says otherwise.
 
 A comparison that cannot fail proves nothing. So [faults](parity_faults.csv) were put
 into our side one at a time, such as a decay of the biases or a warm-up that is off by
-one; the column "faults" counts those that a tolerance showed. `make test` compares
+one; the column "faults" counts those that exceeded a tolerance. `make test` compares
 all images with the recorded numbers of `tests/parity/`, and `make test-slow` compares
 recipes and draws and puts in the faults. In a clone, this page and its tables are
 written by `python scripts/parity/page.py`.
@@ -62,7 +62,7 @@ written by `python scripts/parity/page.py`.
 
 _RECIPES = """\
 **Of {rows} recipes, those in float32 agree to {loss:.0e} in the loss and {arrays:.0e} in
-the arrays.** The table is [this file](parity_recipes.csv):
+the arrays, in the units above.** The table is [this file](parity_recipes.csv):
 
 <!-- csv: parity_recipes.csv -->
 """  # noqa: E501
@@ -75,17 +75,19 @@ _COLUMNS = (
 _COMMANDS = """
 ## Faults
 
-How many times as large as it may be the difference is that shows a fault best; of
-images, the largest difference or the share of numbers that differ; of draws, how many
-times as far off as they may be they are. The table is [this file](parity_faults.csv):
+For each fault of a recipe, the table has the quantity that shows the fault best, and its
+difference divided by the tolerance. For images, it has the largest difference or the
+share of numbers that differ; for draws, the difference divided by the allowed one. The
+table is [this file](parity_faults.csv):
 
 <!-- csv: parity_faults.csv -->
 
 ## Recording again
 
-In a clone, FOLDER is a checkout of the reference's repository, which the script does
-not fetch; a library (timm, peft, torch, transformers) has none. PYTHON runs the
-reference and needs its libraries. The second command is for images and draws:
+These commands are for a clone. FOLDER is a checkout of the reference's repository, which
+the script does not fetch; a reference that is a library (timm, peft, torch, transformers)
+needs no FOLDER. PYTHON is an interpreter that has the reference's libraries and runs it.
+The second command is for images and draws:
 
 <!-- not run: the reference has to be fetched -->
 ```sh
@@ -93,14 +95,14 @@ python scripts/parity/record.py ROW --reference FOLDER --python PYTHON
 python scripts/parity/record_pixels.py ROW --reference FOLDER --python PYTHON
 ```
 
-big_vision's and vision_transformer's were made with Python 3.11, tensorflow-cpu
-2.15.1, tensorflow-addons 0.23.0 and ml_collections, DeiT's and timm's with torch 2.13,
-torchvision and timm 1.0.31. Libraries that the reference imports and its step does not
-use are empty stand-ins: for vision_transformer and big_vision TensorFlow, clu and the
-libraries of their data, for BeiT the optimizers that timm no longer has, and for DINOv2
-fvcore and omegaconf; our own code joins and splits xFormers' rows. torch.cuda's
-`synchronize` does nothing for DeiT, and its augment.py gets one name that timm no
-longer has.
+The recordings of big_vision and vision_transformer were made with Python 3.11,
+tensorflow-cpu 2.15.1, tensorflow-addons 0.23.0 and ml_collections, those of DeiT and timm
+with torch 2.13, torchvision and timm 1.0.31. Libraries that the reference imports and its
+step does not use are replaced by empty stand-ins: for vision_transformer and big_vision
+TensorFlow, clu and the libraries of their data, for BeiT the optimizers that timm no
+longer has, and for DINOv2 fvcore and omegaconf; our own code joins and splits xFormers'
+rows. For DeiT, torch.cuda's `synchronize` is replaced by a function that does nothing,
+and DeiT's augment.py gets one name that timm no longer has.
 """  # noqa: E501
 
 
@@ -215,14 +217,14 @@ def remarks(name: str) -> list[str]:
     lines.append(f"Its tolerances are {own}.")
   if row.scale != 1:
     lines.append(
-      f"Our loss is {row.scale:g} times theirs, a sum over the classes instead "
-      "of a mean."
+      f"Our loss is {row.scale:g} times the reference's, as ours is a sum over "
+      "the classes and theirs a mean."
     )
   for what, gap in recording.read(name).meta.get("effects", {}).items():
     sizes = ", ".join(f"{k} {v:.0e}" for k, v in gap.items() if v)
     lines.append(
-      f"With {what}, which is off in this comparison, the reference's own "
-      f"trajectory changes by: {sizes}."
+      f"With {what}, which is off in this comparison, the reference's own run "
+      f"changes by: {sizes}."
     )
   return lines
 

@@ -19,14 +19,15 @@ COLUMNS = (
 _PIXELS = """
 ## Images
 
-What a model sees depends on the decoder, the crop, the filter and each change
-of colour as well. Here both sides got equal pictures and equal random numbers,
-and what they made of them is compared number by number: the largest difference,
-in levels of 0 to 255 (for Mixup and CutMix, of images in 0 to 1; for labels, of
-their order), and the share of numbers that differ at all. Rows of a recipe go
-through its configuration file, from a JPEG file that is not square to what the
-model gets. In the reference everything but the random numbers is its own code;
-TensorFlow's and timm's functions that draw are told what to draw. The table is
+What a model sees also depends on the decoder, the crop, the filter and each
+change of colour. Here both sides got equal pictures and equal random numbers,
+and their outputs are compared number by number. The table has the largest
+difference, in levels of 0 to 255 (for Mixup and CutMix, in units of images from
+0 to 1; for labels, in places of their order), and the share of numbers that
+differ at all. Rows of a recipe use its configuration file, from a JPEG file
+that is not square to the images that the model gets. In the reference
+everything but the random numbers is its own code: TensorFlow's and timm's
+functions that draw random numbers return those of the comparison. The table is
 [this file](parity_images.csv):
 
 <!-- csv: parity_images.csv -->
@@ -35,12 +36,13 @@ TensorFlow's and timm's functions that draw are told what to draw. The table is
 _DRAWS = """
 ## Draws
 
-Where TensorFlow and JAX draw by themselves, {count:,} draws of each side are
-compared as distributions: of boxes, of the signs of RandAugment's layers, of
-Mixup and of CutMix. The largest difference of the counts in {bins} bins and of
-two moments, in its own standard deviations, may be {allowed:g}. Faults of 2 %
-are beyond that, at least so many times as the last column says. One that is
-not: CutMix's alpha of 1.02 instead of 1.
+The random numbers themselves are compared as distributions, by {count:,} draws
+of each side: of boxes, of the signs of RandAugment's layers, of Mixup and of
+CutMix. The largest difference of the counts in {bins} bins and of two moments
+may be {allowed:g} of its own standard deviations. Faults of 2 % have larger
+differences; the last column has the smallest of these, divided by the allowed
+one. Only one fault of this size is not shown: a CutMix alpha of 1.02 instead of
+1.
 """
 
 

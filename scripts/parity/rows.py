@@ -136,16 +136,16 @@ _LAYER_FAULTS = (
 )
 _UNSEEN = "Adam's epsilon"
 _SHARED = (
-  "Each part draws its own dropout in a run of ours; the reference's parts "
-  "share theirs, and here ours do too."
+  "In a run of ours, each part of a batch draws its own dropout. In the "
+  "reference all parts share one draw, and in this comparison ours do too."
 )
 _NORM = (
-  "timm puts the last norm into the last block's group; here it has the head's "
-  "rate, as in BeiT, and for the comparison there too."
+  "timm puts the last norm into the last block's group. Ours has the head's "
+  "rate, as in BeiT, and for this comparison timm's has it too."
 )
 _AVERAGE = (
-  "The average's decay is 0.99 instead of 0.99996, whose faults would not be "
-  "seen in so few steps."
+  "The average's decay is 0.99 instead of 0.99996, with which faults of the "
+  "average would not be seen in so few steps."
 )
 _PAPER = (
   "The reference has no pre-training: its model and its schedule are used, and "
@@ -168,13 +168,14 @@ _GRAM = dict(
   _DINOV2, gram=self_distillation.GRAM, renewed=self_distillation.RENEWED
 )
 _OTHER_WARM_UPS = (
-  "The learning rate rises as t / w, and theirs as t / (w - 1); positions of "
-  "small crops are interpolated to their grid, and theirs to one that is 0.1 "
-  "larger. Both are as ours here."
+  "Our learning rate rises as t / w, and the reference's as t / (w - 1). We "
+  "interpolate the positions of small crops to the crop's grid, and the "
+  "reference to a grid that is 0.1 larger. For this comparison, the reference "
+  "does both as we do."
 )
 _EQUAL = (
-  "Equal captions of a batch are no negatives of each other here; in "
-  "transformers they are, and the terms of these are taken away from its loss."
+  "Equal captions of a batch are not negatives of each other here. In "
+  "transformers they are, so their terms are subtracted from its loss."
 )
 
 ROWS: dict[str, Row] = {
@@ -204,7 +205,7 @@ ROWS: dict[str, Row] = {
     fields={"dtype": "bfloat16"},
     faults=tuple(f for f in _ADAM_FAULTS if f != _UNSEEN),
     different=(
-      f"A fault of float32's rows is not seen in bfloat16: {_UNSEEN}.",
+      f"One fault of the float32 rows is not seen in bfloat16: {_UNSEEN}.",
     ),
     tolerances=Tolerances(loss=1e-2, arrays=1e-2, logits=3e-2),
   ),
@@ -398,8 +399,9 @@ ROWS: dict[str, Row] = {
     ),
     different=(
       (
-        "The encoder's table of positions is trained on both sides, and fixed "
-        "in transformers. The logits are the pixels of four patches, all seen."
+        "The encoder's table of positions is trained on both sides, although "
+        "transformers keeps it fixed. The logits that are compared are the "
+        "pixels of four patches, none of them hidden."
       ),
     ),
   ),
@@ -432,8 +434,8 @@ ROWS: dict[str, Row] = {
     different=(
       _OTHER_WARM_UPS,
       (
-        "GramLoss is DINOv3's, and the rest DINOv2's, whose clone "
-        "PARITY_PYTHONPATH names. The earlier teacher sees the crops at their "
+        "GramLoss is DINOv3's, and all other code is DINOv2's, whose clone "
+        "PARITY_PYTHONPATH names. The Gram teacher sees the crops at their "
         "own size."
       ),
     ),

@@ -125,10 +125,10 @@ ROWS = {
     sources=lambda: {"48x64": photograph(48, 64), "16": photograph(16, 16)},
     different=(
       (
-        "The box is filled with levels that are uniform in 0 to 255, before "
+        "Our box is filled with uniform levels from 0 to 255 before "
         "normalisation, and timm's with a standard normal distribution after "
-        "it: in normalised units of ImageNet ours have a mean of 0.2 and a "
-        "standard deviation of 1.28, and timm's 0 and 1."
+        "it. Normalised by ImageNet's mean and deviation, our values have a "
+        "mean of 0.2 and a standard deviation of 1.28, and timm's 0 and 1."
       ),
     ),
   ),
@@ -142,13 +142,15 @@ ROWS = {
     share=1.0,
     different=(
       (
-        "CutMix's box has whole rows and columns in timm, rounded down: by "
-        "half a pixel of each side on average. Here its sides and its centre "
-        "are real numbers, and the targets have the share that is left."
+        "In timm, CutMix's box has whole rows and columns, rounded down: each "
+        "side loses half a pixel on average. Here its sides and its centre "
+        "are real numbers, and the targets are mixed by the share of the image "
+        "that is left."
       ),
       (
-        "An example is mixed with the one before it, and in timm with the one "
-        "at the other end of the batch; batches come in any order."
+        "Here an example is mixed with the one before it, and in timm with the "
+        "one at the mirrored place of the batch. As batches are shuffled, this "
+        "makes no difference."
       ),
     ),
   ),

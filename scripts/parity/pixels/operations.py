@@ -143,8 +143,8 @@ ROWS = {
     different=(
       (
         "Without `as_published`, contrast blends with the mean grey, as Pillow"
-        " does. At magnitude 10 a 224 x 224 image of the mean grey 117, "
-        "ImageNet's, is 71 levels darker as published."
+        " does. At magnitude 10, a 224 x 224 image whose mean grey is "
+        "ImageNet's, 117, gets 71 levels darker with `as_published`."
       ),
     ),
   ),
@@ -162,12 +162,12 @@ ROWS = {
     different=(
       (
         "These are the operations without `randaugment_timm`. Beyond magnitude "
-        "10, timm stays at 10 unless told otherwise, and images move by "
-        "100/224 of the side here and 0.45 there."
+        "10, timm stays at 10 unless told otherwise. Images move by 100/224 of "
+        "the side here, and by 0.45 of it in timm."
       ),
       (
-        "Below magnitude 2.5 timm's posterize asks Pillow for no bits, which "
-        "it refuses, and ours keeps one; timm has no cutout."
+        "Below magnitude 2.5, timm's posterize asks Pillow for 0 bits, which "
+        "Pillow refuses, and ours keeps one bit; timm has no cutout."
       ),
     ),
   ),
@@ -182,12 +182,13 @@ ROWS = {
     different=(
       (
         "With `randaugment_layers=2`, `randaugment_magnitude=9` and "
-        "`randaugment_timm`. What comes from outside an image is ImageNet's "
-        "mean, 124, 116, 104, as in DeiT, whatever `normalization.mean` is."
+        "`randaugment_timm`. Pixels that come from outside an image get "
+        "ImageNet's mean, 124, 116, 104, as in DeiT, whatever "
+        "`normalization.mean` is."
       ),
       (
         "At magnitude 10, which one image in 650 gets, timm's posterize asks "
-        "Pillow for no bits, which Pillow 13 refuses. Here the image turns "
+        "Pillow for 0 bits, which Pillow 13 refuses. Here the image turns "
         "black, as it did with Pillow 12 and before; this is not compared."
       ),
     ),
@@ -206,10 +207,10 @@ ROWS = {
     every=(3, 3),
     different=(
       (
-        "TensorFlow's default is the fast integer transform, which the "
-        "resizers of that name take. The exact one, which all else here and "
-        "PyTorch's libraries take, differs by one level on average, up to 4 at"
-        " quality 90 and 10 at 97."
+        "TensorFlow's default is the fast integer transform, which our "
+        "resizers named after TensorFlow use. All other resizers here and "
+        "PyTorch's libraries use the exact transform, whose pixels differ by "
+        "one level on average, and by up to 4 at quality 90 and 10 at 97."
       ),
     ),
   ),

@@ -198,17 +198,18 @@ def _evals_of_deit() -> list[Case]:
 
 
 _WHOLE = (
-  "The reference hands the model real numbers, and here images have whole "
-  "levels of 0 to 255 until the model: rounding takes half a level at most."
+  "The reference gives the model real numbers, and ours whole levels of 0 to "
+  "255: rounding changes a value by half a level at most."
 )
 _EDGE = (
-  "TensorFlow decodes the box alone, and so has other chroma at its edge where "
-  "chroma has half the resolution; rounding down does the rest."
+  "TensorFlow decodes the box alone, so if chroma has half the resolution, it "
+  "has other chroma at the box's edge; other differences come from rounding "
+  "down."
 )
 _NEAR = (
-  "Where areas enlarge an image, results are near whole numbers, and rounding "
-  "decides which of two levels up to 4 % of them get; where they shrink it, "
-  "0.6 %."
+  "If the area filter enlarges an image, results are near whole levels, and "
+  "rounding errors decide for up to 4 % of them which of two levels they get; "
+  "if it shrinks the image, for 0.6 %."
 )
 # What is compared of each recipe, by kind of image and name of the recipe.
 _COMPARISONS: dict[tuple[str, str], dict[str, Any]] = {
