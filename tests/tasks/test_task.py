@@ -331,7 +331,9 @@ def test_keys_that_say_nothing_for_a_task_are_refused(name, key):
   elif name in switched_on:
     first = dataclasses.fields(ALL_TASKS[name].settings())[0].name
     value = TASKS[name][f"{name}__{first}"]
-    kind = f"applies to labels, and {name}.{first}={value!r} trains without"
+    kind = (
+      f"applies to labels, and {name}.{first}={value!r} trains without labels"
+    )
   message = f"{key}={REFUSED[key]!r} {kind}: set it to {default!r}."
   with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
     task(**changes)

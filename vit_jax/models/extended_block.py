@@ -362,8 +362,8 @@ class ExtendedBlock(nn.Module):
     """LayerScale's learned factors of a branch, one per channel.
 
     The first result has factors for the branch's last weights, or is None. The
-    second is a function to apply to the branch's output. One of the two scales:
-    on a TPU the weights, which costs nothing there, and elsewhere the output.
+    second is a function to apply to the branch's output. On a TPU the factors
+    multiply the weights, which costs nothing there, and elsewhere the output.
     """
     factor = self.config.layer_scale
     if factor is None:

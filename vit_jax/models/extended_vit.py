@@ -84,8 +84,9 @@ class ExtendedVit(BaseVit, BlockFields):
     norm_kind: "layer" for layer norms, "rms" for RMSNorm in their place.
     norm_patches: Whether a norm follows the embedding of patches.
     norm_final: Whether a norm follows the last layer.
-    rope_theta: Ratio of the longest to the shortest period of the patches'
-      rotary positions; None for no rotary positions.
+    rope_theta: The base of the patches' rotary positions, whose periods grow
+      from the shortest towards `rope_theta` times as long; None for no rotary
+      positions.
     rope_kind: The kind of rotary positions, one of `rotary.ROPE_KINDS`.
       `rotary.Rope` explains this field and the next three.
     rope_side: The number that rows and columns count up to; None as DINOv3 has

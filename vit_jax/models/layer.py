@@ -228,7 +228,7 @@ def each_token(layer: Callable[[Array], Array], z: Array) -> Array:
 
 
 class PatchDropout(nn.Module):
-  """Leaves out a share of the patches; N of them -> n.
+  """Leaves out a share of the patches in training; N patches -> n.
 
   Without half of its patches, an image costs a layer half the products, and the
   model learns not to depend on single patches (PatchDropout, arXiv:2208.07220).

@@ -147,8 +147,8 @@ class Model(nn.Module):
       return ABSENT[name]
     if name in _OF_LOADED:
       raise AttributeError(
-        f"a model has no {name}: {_OF_LOADED[name]} of what "
-        "vit_jax.load_pretrained gives",
+        f"a model has no {name}: use {_OF_LOADED[name]}, where loaded is what "
+        "vit_jax.load_pretrained returns",
         name=name,
         obj=self,
       )

@@ -38,7 +38,7 @@ class Rope:
   Attributes:
     grid: Patches along height and width, (h, w); None for images of any size,
       whose sizes are in their `Layout`.
-    theta: Ratio of the highest to the lowest frequency.
+    theta: The base: the frequencies fall from 1 towards 1 / theta.
     side: The length of height and width, at any number of patches.
     kind: One of `ROPE_KINDS`.
     start: The number of the first row and column.

@@ -76,8 +76,8 @@ def _check_moved(kind: type[Task]) -> None:
   if moved:
     parts = " and ".join(dict.fromkeys(moved.values()))
     raise OwnTaskError(
-      f"{kind.__qualname__} has {', '.join(moved)}, which nobody asks a task "
-      f"any more: they belong to its {parts}, as in docs/howto/own_task.md."
+      f"{kind.__qualname__} has {', '.join(moved)}, which a task is no longer "
+      f"asked for: they belong to its {parts}, as in docs/howto/own_task.md."
     )
 
 

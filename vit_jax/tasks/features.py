@@ -147,8 +147,9 @@ class FeaturesOutcome(SumsOutcome):
       return []
     line = (
       "The features may have collapsed: all images get nearly the same "
-      f"(deviation {scores['deviation']:.3f} of at most 1, rank {rank:.1f}). "
-      "At first that is normal; if they do not rise, or fell, lower "
+      f"features (deviation {scores['deviation']:.3f} of at most 1, rank "
+      f"{rank:.1f}). "
+      "At first that is normal; if these do not rise, or fell, lower "
       f"optimizer.peak_lr{self.advice}."
     )
     return [line]

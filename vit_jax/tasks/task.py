@@ -129,7 +129,8 @@ class Task:
     if not self.labels.are_used and section is not None:
       key, value = next(iter(vars(section).items()))
       return (
-        f"applies to labels, and {self.name}.{key}={value!r} trains without"
+        f"applies to labels, and {self.name}.{key}={value!r} trains without "
+        "labels"
       )
     return f"applies to classes, and data.task={self.name!r} has none"
 
@@ -230,7 +231,7 @@ class Task:
       text = "on the patches that the student sees"
     teacher_model: Any = teacher.model
     if not teacher_model.origin.class_names:
-      text += "; it names no classes, and theirs are taken to be the data's"
+      text += "; it names no classes, which are taken to be the data's"
     return text
 
   def adapted(self, model: Any) -> Any:

@@ -207,5 +207,5 @@ def test_without_a_mistake_the_report_says_so():
   (group,) = three(RIGHT).telling()
   assert not group.examples
   assert group.text == (
-    "There is none: each known label of each image is answered right."
+    "No mistake: each known label of each image is answered right."
   )

@@ -254,7 +254,7 @@ class ClassificationOutcome(Outcome):
   def telling(self) -> list[Examples]:
     """The worst mistakes, the nearest misses and the surest right answers.
 
-    An example that is among the worst mistakes is not shown once more.
+    An example is shown in the first of these groups that has it.
     """
     groups = []
     shown = set()

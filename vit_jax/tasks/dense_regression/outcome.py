@@ -41,6 +41,7 @@ def sums(
   ratio = y / true
   z, z_y = (target - middle) / spread, (y - middle) / spread
   close = (ratio < _CLOSE) & (ratio > 1 / _CLOSE)
+  # By the key of a sum: which pixels count, and their values.
   each = {
     "pixels": (known, jnp.ones_like(target)),
     "positive": (positive, jnp.ones_like(target)),

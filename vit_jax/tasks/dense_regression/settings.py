@@ -18,8 +18,8 @@ class DenseRegressionSettings(PatchHeadSettings):
   head: str | None = setting(
     None,
     "What reads the patches, as segmentation.head; or the DPT head of DINOv2's "
-    'models for depth, which the run goes on with ("dpt_dinov2"): it reads '
-    "layers before the final norm, and gives numbers of 0 or more.",
+    'models for depth ("dpt_dinov2"), whose weights the run starts from: it '
+    "reads layers before the final norm, and gives numbers of 0 or more.",
     choices=(*KINDS, DINOV2),
   )
   loss: str = setting(

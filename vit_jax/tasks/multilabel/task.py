@@ -319,9 +319,7 @@ class MultiLabelOutcome(OutputsOutcome):
       "here first."
     )
     if not len(rows):
-      text = (
-        f"There is none: each{known} label of each image is answered right."
-      )
+      text = f"No mistake: each{known} label of each image is answered right."
     return [Examples("Worst mistakes", text, self.worst(rows))]
 
   def label_and_answer(self, row: int) -> str:

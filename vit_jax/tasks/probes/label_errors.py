@@ -112,7 +112,7 @@ def out_of_fold(
   if groups is not None and len(np.unique(groups)) < 2:
     raise ValueError(
       "data.group_column: all images are of one group, and a probe that was "
-      "not fitted to an image takes another: give two groups or more."
+      "not fitted to an image needs another group: give two groups or more."
     )
   draws = draws or (_DRAWS if len(labels) < FEW_IMAGES else 1)
   answers = np.zeros((len(labels), num_classes), np.float32)

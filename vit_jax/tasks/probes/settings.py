@@ -25,8 +25,8 @@ class FewShotSettings(Section):
   neighbours: int = setting(
     0,
     "Nearest training images that vote for the class of an evaluation image "
-    "(k-NN), where there are labels; else, from published weights, the "
-    "neighbours to compare with those of the start; 0 is off.",
+    "(k-NN). A run without labels from published weights compares so many "
+    "neighbours of each image with those at the start. 0 is off.",
     must=NOT_NEGATIVE,
     needs="eval_every",
   )

@@ -245,7 +245,7 @@ def fit(
     if count < 2:
       raise ValueError(
         "data.group_column: the training images are of one group, and a linear "
-        "probe takes two, to be fitted to some and tried on others."
+        "probe needs two, to be fitted to one and tried on the other."
       )
 
   judged = 0
