@@ -28,7 +28,7 @@ def _token_fields(file: Stored) -> dict[str, Any]:
   return dict(
     position="learned" if positions in shapes else "none",
     layer_scale=file.number("layer_scale_init_value", 0.1) if scaled else None,
-    qkv_bias="qv",  # Always, with these classes.
+    qkv_bias="qv",  # The library's classes always have these biases.
     relative_bilinear=True,
     **bare,
   )

@@ -89,8 +89,8 @@ class ExtendedVit(BaseVit, BlockFields):
       positions.
     rope_kind: The kind of rotary positions, one of `rotary.ROPE_KINDS`.
       `rotary.Rope` explains this field and the next three.
-    rope_side: The number that rows and columns count up to; None as DINOv3 has
-      it.
+    rope_side: The number that rows and columns count up to; None scales them
+      as DINOv3 does.
     rope_start: The number that rows and columns count from.
     rope_x_first: Whether the first half of the angles is of x.
     rope_first: Whether the class token is rotated, too, by learned angles.

@@ -260,9 +260,9 @@ def _misfit(text: str, args: tuple[Any, ...]) -> str:
   shape = tuple(getattr(args[0], "shape", ())) if args else ()
   if found is None or len(shape) != 4:
     return text
-  name, path, *both = found.groups()
+  name, path, *both_shapes = found.groups()
   needed, held = (
-    [int(n) for n in sides.split(",") if n.strip()] for sides in both
+    [int(n) for n in sides.split(",") if n.strip()] for sides in both_shapes
   )
   if path.split("/")[-1] in _STEMS and name == "kernel":
     C = shape[-1] * math.prod(held) // math.prod(needed)

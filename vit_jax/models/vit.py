@@ -199,7 +199,7 @@ class BaseVit(VitFields):
     form = FORMS[form_of(tokens, needs_A, self._config, head_size)]
     if not for_tpu():
       if self.attention != "cudnn" and for_cpu():
-        return None
+        return None  # A CPU has no choice.
       from vit_jax.models import gpu
 
       remark = gpu.remark(self.attention, self.dtype, head_size)

@@ -21,7 +21,7 @@ from vit_jax.training.settings import LossSettings
 
 
 class OwnTaskError(ValueError):
-  """The task that the caller gave does not fit, or one has to be given."""
+  """The caller's own task does not fit, or the caller has to give one."""
 
 
 def task_class(name: str | type[Task]) -> type[Task]:

@@ -374,7 +374,7 @@ def average_precision(
 def auroc(
   label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
 ) -> float:
-  """The share of pairs of a positive and a negative that scores order rightly.
+  """The share of (positive, negative) pairs that the scores order correctly.
 
   It is the area under the curve of the receiver operating characteristic. Equal
   scores count as half a pair, and all pairs with a score of NaN count as wrong.

@@ -81,7 +81,7 @@ class LabelSolutions:
 
 @dataclasses.dataclass(frozen=True)
 class SeveralLabels(Kind):
-  """Answers the logit of each label, which is 0, 1, or NaN where unknown."""
+  """Labels (N, K) of 0, 1, or NaN where unknown; the answers are logits."""
 
   def moments(self, num_features: int) -> "LabelMoments":
     return LabelMoments(num_features)

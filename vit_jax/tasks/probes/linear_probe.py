@@ -244,7 +244,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Kind):
-  """Answers the index of a class."""
+  """Labels that are the indices of classes, as the answers are."""
 
   num_classes: int
 

@@ -24,7 +24,7 @@ from vit_jax.tasks.scores import FoldAnswers
 
 @dataclasses.dataclass(frozen=True)
 class Numbers(Kind):
-  """Answers numbers, standardised by their mean and deviation."""
+  """Labels (N, K) of numbers; the answers are standardised numbers."""
 
   mean: Sequence[float]
   std: Sequence[float]
