@@ -21,7 +21,12 @@ _CALLED = "()"
 
 
 class Alias(NamedTuple):
-  """An attribute or function of ours that answers to a name; see above."""
+  """An attribute or function of ours that answers to a name.
+
+  Attributes:
+    answers, arguments, itself: The columns of `aliases.csv`, see above.
+    is_called: Whether the name is a method there, and a plain value here.
+  """
 
   answers: str
   arguments: tuple[str, ...] = ()

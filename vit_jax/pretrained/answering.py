@@ -103,22 +103,22 @@ class Answering(Opened):
 
     Each prediction has `names` and `probability` of the likeliest classes, or
     the `values` of a regression; `label` and `score` are those of the likeliest
-    class. With several labels of an image, `labels` are those that are given,
-    from `loaded.threshold` on, and may be none.
+    class. If an image may have several labels, `labels` are those whose
+    probability is `loaded.threshold` or more; there may be none.
 
     Args:
       images: A path, a Pillow image, an array, uint8 (H, W, 3), an
         array (B, H, W, 3), a folder, for all images in it, or a list of these.
-      top: Number of the likeliest classes to return for each image; with
-        several labels, all that are given are returned as well.
+      top: Number of the likeliest classes to return for each image. If an image
+        may have several labels, all those of `labels` are returned as well.
       batch_size: Images per step.
       texts: Texts that take the place of classes (zero-shot), for a model of
         images and text. Unless each begins with an article, "a photo of a {}."
         is put around them.
 
     Returns:
-      A prediction for each image, in their order; a list of one for a single
-      one. If some cannot be read, theirs have an `error`.
+      A list with a prediction for each image, in their order, also for a single
+      image. The prediction for an image that cannot be read has an `error`.
 
     Raises:
       ValueError: if the model has no classes, or no text tower for `texts`, no
@@ -266,7 +266,7 @@ class Answering(Opened):
     top: int = 5,
     batch_size: int = 32,
   ) -> list[Similar]:
-    """The images of a folder whose features are most similar, by cosine.
+    """The images of a folder that are most similar, by cosine of features.
 
     The features of the whole folder are computed at each call; `vit_jax
     similar` keeps them, and finds near-duplicates.
@@ -374,8 +374,9 @@ class Answering(Opened):
   def patch_features(self, images: Pictures, *, batch_size: int = 32) -> Any:
     """The features of patches after the last layer, as maps, (B, h, w, D).
 
-    If images keep their proportions, it is a list of maps, (h, w, D).
-    `features` gives those of other layers, and raises the same errors.
+    If images keep their proportions, the result is a list with the map of each
+    image, (h, w, D). `features` gives the maps of other layers, and raises the
+    same errors.
     """
     (maps,) = self.features(
       images, layers=[-1], as_maps=True, batch_size=batch_size
@@ -386,9 +387,10 @@ class Answering(Opened):
   def logits(self, images: Pictures, *, batch_size: int = 32) -> np.ndarray:
     """The outputs of the head, (B, K), before a softmax or sigmoid.
 
-    Those of a regression are not in the unit of its targets yet, and no
-    temperature that `evaluate --calibrate` fitted divides them. Raises
-    ValueError if the model has no head or an image cannot be read.
+    The outputs of a regression are not in the unit of its targets yet, and
+    outputs are not divided by the temperature that `evaluate --calibrate`
+    fitted. Raises ValueError if the model has no head or an image cannot be
+    read.
     """
     return image_logits(
       self.model,
@@ -438,12 +440,13 @@ class Answering(Opened):
     return query
 
   def _text_head(self, texts: Sequence[str]) -> TextHead:
+    """The classifier of images whose classes are these texts."""
     names, are_whole = text_head.names_of_list(texts)
     templates = (text_head.AS_IT_IS,) if are_whole else TEMPLATES
     return self.text_tower.head(tuple(names), templates)
 
   def _say_training_lines(self, images: Pictures) -> None:
-    """Says how images compare with the training images."""
+    """Says how images compare with those that the run was trained on."""
     run = self.description
     if line := trained_on.overlap_of_answers(run, self.task.labels, images):
       say(line)

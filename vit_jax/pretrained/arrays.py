@@ -45,6 +45,7 @@ _SAFETENSORS_DTYPES = {
   "BF16": "bfloat16",
 }
 _EXPORTED = "give the run or the weights that it was exported from"
+# Pattern of a file's first bytes -> a description that follows "it" in errors.
 _OTHER_FILES = {
   rb"\x80[\2-\5]": f"is a pickle (such as PyTorch's); {TORCH_ADVICE}",
   rb".{257}ustar": f"is a tar file (such as PyTorch's first); {TORCH_ADVICE}",
@@ -140,9 +141,10 @@ def _name_in_errors(path: pathlib.Path) -> Iterator[None]:
 def _open(
   path: pathlib.Path, files: contextlib.ExitStack, is_shard: bool = False
 ) -> dict[str, Stored]:
-  """The arrays of a file of any of the formats; a shard is no index of others.
+  """The arrays of a file of any of the formats.
 
-  `files` closes what is opened here. Raises as `open_arrays` does.
+  With `is_shard`, an index of shards and a Flax file are refused. `files`
+  closes what is opened here. Raises as `open_arrays` does.
   """
   with _name_in_errors(path):
     if path.exists() and not path.is_file():

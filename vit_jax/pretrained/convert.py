@@ -226,11 +226,12 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   keywords = _keywords_needed(loaded, to)
   arguments += [f"{name}={value}" for name, value in keywords.items()]
   load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
+  # What the other library resizes to: the short side, or height and width.
   resized = size and round(size * crop.resize_ratio)
   if crop.crop != "center":
     resized = (resized, resized) if crop.crop == "squash" else (size, size)
   near = processor.nearest(preprocessing).crop.interpolation
-  name = TARGETS[to].writer(model).class_name(model) if to == "hf" else ""
+  hf_class = TARGETS[to].writer(model).class_name(model) if to == "hf" else ""
   return _TEMPLATES["usage"][to].format(
     **to_fields(model),
     load=load,
@@ -240,13 +241,16 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
     filter=near.upper(),
     mean=preprocessing.mean,
     std=preprocessing.std,
-    hf_class=name,
+    hf_class=hf_class,
     headless="" if model.num_classes else "model.heads.head = nn.Identity()\n",
   )
 
 
 def _keywords_needed(loaded: Loaded, to: str) -> dict[str, Any]:
-  """Keywords that `load_pretrained` needs because the files lack them."""
+  """Keywords with their values, which `load_pretrained` needs for the files.
+
+  They give what the format does not record.
+  """
   model: Any = loaded.model
   origin = loaded.origin
   if TARGETS[to].module:  # The configuration holds all of them.
@@ -276,7 +280,7 @@ def _data_and_start(description: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _training(loaded: Loaded) -> str:
-  """A run's training data and accuracy in words; "" for other sources."""
+  """A run's training data and its score in words; "" for other sources."""
   description = loaded.description
   if description is None or loaded.step is None:
     return ""
@@ -300,7 +304,6 @@ def _training(loaded: Loaded) -> str:
       f". {score.label[0].upper()}{score.label[1:]} on its evaluation split "
       f"after {last['step']:,} steps: {score.format.format(last[key])}"
     )
-    verdict = loaded.task.scores.verdict({**last, **kept_folds(rows)})
-    sentence = f"{verdict}"
-    return f"{text}. {sentence[:1].upper()}{sentence[1:]}".rstrip() + "\n"
+    verdict = str(loaded.task.scores.verdict({**last, **kept_folds(rows)}))
+    return f"{text}. {verdict[:1].upper()}{verdict[1:]}".rstrip() + "\n"
   return f"{text}.\n"

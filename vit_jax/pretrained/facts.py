@@ -29,20 +29,20 @@ def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
 
 
 def _image_facts(loaded: Loaded) -> dict[str, Any]:
-  images = loaded.preprocessing
-  any_size = images.patches
+  preprocessing = loaded.preprocessing
+  patches = preprocessing.patches  # None if images have one size.
   return {
     "class_names": [*loaded.class_names],
-    "preprocessing": str(images),
-    "image_size": None if any_size else [*images.image_size],
-    "patches": dataclasses.asdict(any_size) if any_size else None,
-    "patches_rule": _PATCHES_RULE if any_size else None,
-    "resize": _resize_facts(images.crop),
-    "cut_from": images.cut_from,
-    "window": images.window,
+    "preprocessing": str(preprocessing),
+    "image_size": None if patches else [*preprocessing.image_size],
+    "patches": dataclasses.asdict(patches) if patches else None,
+    "patches_rule": _PATCHES_RULE if patches else None,
+    "resize": _resize_facts(preprocessing.crop),
+    "cut_from": preprocessing.cut_from,
+    "window": preprocessing.window,
     "value_range": [0, 255],
-    "mean": [*images.mean],
-    "std": [*images.std],
+    "mean": [*preprocessing.mean],
+    "std": [*preprocessing.std],
     "normalization": "(images / 255 - mean) / std, inside this file",
     "loss": loaded.loss if loaded.model.num_classes else None,
   }
@@ -69,7 +69,7 @@ def _text_facts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _as_json(facts: Mapping[str, Any]) -> dict[str, str]:
-  """Keeps texts as they are, turns the rest into JSON, and leaves out None."""
+  """The facts as texts: a text stays, others become JSON, None is left out."""
   return {
     name: fact if isinstance(fact, str) else json.dumps(fact)
     for name, fact in facts.items()

@@ -43,9 +43,9 @@ _ADVICE = {401: _PRIVATE, 403: _PRIVATE, 404: _MISSING, 410: _MISSING}
 def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
   """The path of a file in the cache, to which it is downloaded if needed.
 
-  `url` is an https:// or http:// address.
-  `sha256` is the file's checksum in hexadecimal, if it is known. Raises
-  ValueError or OSError if the download fails, or the checksum differs.
+  `url` is an https:// or http:// address, and `sha256` the file's checksum in
+  hexadecimal, if it is known. Raises ValueError or OSError if the download
+  fails, or the checksum differs.
   """
   target = cached_path(url)
   name = without_secrets(url)

@@ -36,7 +36,7 @@ def open_flax(path: pathlib.Path) -> dict[str, Stored]:
   """Reads a whole file, and returns its arrays by their names in PyTorch.
 
   Raises UnreadableFileError if something in it is no array of numbers or it has
-  too many parts, and for a damaged file whatever msgpack raises.
+  too many parts. For a damaged file, it raises whatever msgpack raises.
   """
   content = read_regular(path, _MOST_BYTES)
   msgpack_items.check(content)

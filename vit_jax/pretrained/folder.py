@@ -95,10 +95,10 @@ def probe_pooling(source: str) -> str | None:
 
 
 def depth_head(source: str) -> dict[str, Any]:
-  """The keys of `dense_regression` for the head of a model for depth.
+  """The settings of `dense_regression`, by key, of a depth model's own head.
 
   They are {} for other weights, and for a source that is no folder or file.
-  Raises ValueError if the head is not one that is read.
+  Raises ValueError if the head is of a kind that is not read.
   """
   path = pathlib.Path(source).expanduser()
   if not source or not path.exists() or is_run(source):
@@ -113,10 +113,11 @@ def depth_head(source: str) -> dict[str, Any]:
 
 
 def open_folder(path: pathlib.Path) -> Files:
-  """Reads what lies beside a file of weights, or in a checkpoint's folder.
+  """Reads the files beside a file of weights, or in a checkpoint's folder.
 
-  Raises ValueError if there are no weights, or a file is not what its name
-  says, and OSError if one cannot be read.
+  Beside weights of an unusual name, only `config.json` is read, and with it the
+  file on images. Raises ValueError if there are no weights, or a file is not
+  what its name says, and OSError if one cannot be read.
   """
   if path.is_dir():
     folder = path
@@ -225,8 +226,9 @@ def _why_no_adapter(folder: pathlib.Path) -> str:
 def _pictures(folder: pathlib.Path) -> tuple[dict[str, Any], str]:
   """How images are prepared, and the name of the file that says it.
 
-  If both files say it, the section of the newer one counts, as in transformers.
-  Raises ValueError if that is no object of JSON.
+  If `processor_config.json` has a section on images, it takes precedence over
+  `preprocessor_config.json`, as in transformers. Raises ValueError if that
+  section is not a JSON object.
   """
   section = read_json(folder / processor.NESTED).get(processor.SECTION)
   if section is None:

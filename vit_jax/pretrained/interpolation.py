@@ -29,8 +29,8 @@ def resized(
     method: "linear" aligns the corner patches, as vision_transformer and
       big_vision do. "bicubic" aligns the edges of the image, as transformers
       does; "bicubic_antialias" also smooths where it shrinks, as timm does; and
-      "bicubic_corners" aligns the corner patches, as torchvision does. Callers
-      have checked it.
+      "bicubic_corners" aligns the corner patches, as torchvision does. The
+      caller has to check that it is one of these.
   """
   leaf = path.rsplit("/", 1)[-1]
   if old == new or leaf not in ("E_pos", "X_pos", "Y_pos", "R"):
@@ -47,7 +47,7 @@ def resized(
   if leaf == "Y_pos":
     return (rows @ array).astype(array.dtype)
   h, w = old
-  extra = len(array) - h * w
+  extra = len(array) - h * w  # Vectors of a class token, which come first.
   if extra not in (0, 1):
     raise ValueError(
       f"{len(array)} positions do not fit {h} x {w} patches, with or without a "

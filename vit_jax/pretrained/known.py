@@ -17,10 +17,10 @@ pre-trained with AugReg on ImageNet-21k and fine-tuned on ImageNet at 384 x 384.
   their publishers; those of `_dinov2` are trained without labels
   (arXiv:2304.07193);
 - `timm_...`: timm's models, also on Hugging Face. After the model comes the
-  family:
-  `_dinov3`, `_tipsv2`, `_pe_core`, `_radiov4`, `_siglip2_384` and so on. `s+`
-  is written `splus`, and `gopt` is SigLIP 2's giant-opt;
-- `_tipsv2` alone: the publisher's own files for JAX;
+  family: `_dinov3`, `_tipsv2`, `_pe_core`, `_radiov4`, `_siglip2_384` and so
+  on. `s+` is written `splus`, and `gopt` is SigLIP 2's giant-opt;
+- `_tipsv2` without a prefix, as in `b14_tipsv2`: the publisher's own files for
+  JAX;
 - `torchvision_...`: torchvision's models; `_swag_<size>` ends with the image
   size. They are published only as pickles and have to be converted once.
 

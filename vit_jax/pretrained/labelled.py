@@ -22,9 +22,10 @@ def choose_labels(
 ) -> tuple[DataSettings, Labels]:
   """The settings by which labels are read, and their kind.
 
-  A folder has classes. A file has the labels of `task`, or else of the run that
-  `loaded` is, or else those that its columns look like; a line says so unless
-  they are classes. Its images are in `root`, if that is given.
+  A folder has classes. A file has the labels of `task`, or else those of the
+  run that `loaded` was read from, or else those that its columns look like; in
+  this case a line says so unless they are classes. The images of a file are in
+  `root`, if that is given.
 
   Raises:
     ValueError: if there is no such task, a folder is given for labels that only
@@ -76,8 +77,10 @@ def _recognise(
   root = root or os.path.dirname(path) or os.curdir
   settings = DataSettings(root=root, labels_file=os.path.abspath(path))
   found = recognise.recognise_file(path, settings)
-  names = (name for name in _TASKS if labels_of(name) == found.labels)
-  looks_like = next(names, "classification") if found.why else "classification"
+  looks_like = "classification"
+  if found.why:
+    names = (name for name in _TASKS if labels_of(name) == found.labels)
+    looks_like = next(names, looks_like)
   if task in (None, looks_like) and found.why and found.columns:
     columns = as_text(found.columns)
     settings = dataclasses.replace(settings, label_columns=columns)

@@ -181,7 +181,7 @@ def open_checkpoint(
     source: As in `load_pretrained`.
     hold: Reads the parameters at once, as `Loaded.read_params` does; its result
       becomes `Loaded.held`. If the run deletes the checkpoint meanwhile, the
-      next that fits is opened, with a note.
+      next checkpoint that fits is opened, with a note.
     as_trained: Whether to give the model as its run trains it, with stacked
       layers and its task's own parts. `source` is then a workdir, and of the
       overrides only `step`, `best`, `task` and `base` may be given. It may also
@@ -325,10 +325,10 @@ def open_base(
 ) -> Loaded:
   """Opens the base of a LoRA run again.
 
-  `saved` is the run's record of the base, `user_source` its place if the user
-  gives one, and `fields` are fields of the model that JSON cannot hold. Raises
-  ValueError if the base cannot be read, or if only the record names its
-  address.
+  `saved` is the run's record of the base, `user_source` the base's place if the
+  user gives it, and `fields` are fields of the model that JSON cannot hold.
+  Raises ValueError if the base cannot be read, or if it has an address that
+  only the record names and that is not trusted.
   """
   if saved["step"] is not None:
     fields["step"] = saved["step"]
@@ -363,8 +363,8 @@ def _open_and_read(
 ) -> Loaded:
   """Opens a checkpoint and reads its parameters, which the result then holds.
 
-  If its run deletes it meanwhile, the next that fits is opened, with a note;
-  raises as `again_if_deleted` does.
+  If its run deletes it meanwhile, the next checkpoint that fits is opened, with
+  a note in `Loaded.notes`. Raises as `again_if_deleted` does.
   """
   notes: list[str] = []
 
@@ -392,8 +392,9 @@ def _at_size(
 ) -> Loaded:
   """A copy whose positions fit the requested image size, if there is one.
 
-  `grid` are the patches that the stored positions are for. Raises ValueError if
-  an interpolation is given for a model that interpolates by itself.
+  `grid` has the patches along height and width that the stored positions are
+  for. Raises ValueError if an interpolation is given for a model that
+  interpolates its positions itself.
   """
   if "image_size" not in image_options:
     return loaded

@@ -83,7 +83,8 @@ class Loaded(Answering):
         likeliest by default.
 
     Returns:
-      A Pillow image, (height, width) as the photograph asks: `.save("a.png")`.
+      A Pillow image, whose size depends on the photograph's; `.save("a.png")`
+      writes it.
 
     Raises:
       ValueError: if it is not one image, it cannot be read, the model has no
@@ -101,10 +102,10 @@ class Loaded(Answering):
   ) -> Any:
     """The attention maps of each head of a layer, arrays (B, k, h, w).
 
-    If images keep their proportions, it is a list with the maps of each image,
-    (k, h, w). They have a value for each patch: the class token's attention to
-    it, or, in a model without class token, the mean attention of all tokens to
-    it.
+    If images keep their proportions, the result is a list with the maps of each
+    image, (k, h, w). A map has a value for each patch: the class token's
+    attention to it, or, in a model without class token, the mean attention of
+    all tokens to it.
 
     Args:
       images: As in `predict`; they should be few.
@@ -139,9 +140,9 @@ class Loaded(Answering):
   ) -> dict[str, Any]:
     """Evaluates its run's checkpoint, as `vit_jax.evaluate(run, folder)` does.
 
-    Keywords, metrics and errors are those of `vit_jax.evaluate`. Raises
-    ValueError as well if the model is not a run's, or was loaded with other
-    settings than the run's.
+    Keywords, metrics and errors are those of `vit_jax.evaluate`. Also raises
+    ValueError if the model is not from a run, or was loaded with other settings
+    than those of the run.
     """
     source = self.origin.source
     if self.step is None:

@@ -65,7 +65,7 @@ def _nearest_names(source: str) -> list[str]:
   names += [n for n in on_the_hub if n.count("/") == source.count("/")]
   names = [*dict.fromkeys(names)]  # A model may be published twice.
   near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
-  run = filter(None, [hints.find_run(source)])  # Of the data of this name.
+  run = filter(None, [hints.find_run(source)])  # A run on data of this name.
   return [*dict.fromkeys((*run, *hints.similar_path(source), *near))][:3]
 
 
@@ -91,7 +91,8 @@ def is_trusted(source: str, workdir: str | None = None) -> bool:
   """
   if "://" in source:
     is_known = source in (checkpoint.url for checkpoint in KNOWN.values())
-    return is_known or _bucket(source) in {_bucket(workdir or "")} - {None}
+    bucket = _bucket(source)
+    return is_known or (bucket is not None and bucket == _bucket(workdir or ""))
   path = os.path.expanduser(source)  # A pipe or a device might never end.
   is_plain = os.path.isfile(path) or os.path.isdir(path)
   return is_plain or not os.path.exists(path)

@@ -45,7 +45,7 @@ _ENDS = (
   "embeddings.patch_embedding.weight",
   "conv_proj.weight",
 )
-_MOST_PARTS = 6  # In a prefix.
+_MOST_PARTS = 6  # The most parts, such as "module.", that a prefix may have.
 # Parts of a prefix that mark the averaged model, where a file holds several.
 _AVERAGES = {"teacher", "ema", "model_ema", "target_encoder"}
 
@@ -70,7 +70,7 @@ class Naming:
 def recognise(stored: Shapes) -> Naming:
   """The format of a file's arrays, and their names in the file.
 
-  Raises ValueError if there is none, or several models are in the file.
+  Raises ValueError if no known format fits, or several models are in the file.
   """
   if (plain := _recognise_below(stored, "")) is not None:
     return plain
@@ -130,7 +130,7 @@ def _recognise_below(stored: Shapes, outer_prefix: str) -> Naming | None:
     for name in stored
     if name.startswith(outer_prefix)
   }
-  # This renames arrays of transformers alone; names of others stay.
+  # This renames only arrays of transformers.
   saved = huggingface.saved_names(inside)
   short = {_drop_chunk_number(new): inside[old] for new, old in saved.items()}
   shapes = {name: stored[short[name]] for name in short}

@@ -177,7 +177,7 @@ def _read_array(
   buffer = np.empty(size + 64, np.uint8)
   flat = buffer[-buffer.ctypes.data % 64 :][:size]
   with archive.open(member) as stream:
-    stream.read(member.file_size - size)
+    stream.read(member.file_size - size)  # The header.
     for at in range(0, size, _CHUNK_BYTES):  # A short read raises an error.
       flat.data[at : at + _CHUNK_BYTES] = stream.read(_CHUNK_BYTES)
   array = flat.view(dtype).astype(dtype.newbyteorder("="), copy=False)

@@ -53,7 +53,7 @@ class Opened:
     notes: Lines on what was damaged in a workdir and skipped.
     restore: Reads the parameters straight onto the devices, laid out as a tree
       of shapes says; None if they have to be changed while they are read.
-    held: The parameters, if they have been read already.
+    held: The parameters, if they are in memory already; else None.
     guessed: Names of the facts that no file states and that were guessed:
       num_heads, gelu, layer_norm_epsilon, mean, std, or crop, which is how
       images are resized.
@@ -193,9 +193,10 @@ class Opened:
 
   @property
   def threshold(self) -> float | None:
-    """The least probability of a label that is answered; None for classes.
+    """The probability from which a label is given to an image.
 
-    It is 0.5 in a checkpoint at whose step the run was not evaluated.
+    It is None for a model that does not give several labels, and 0.5 in a
+    checkpoint at whose step the run was not evaluated.
     """
     answers = self.task.answers
     return None if answers is None else answers.given_from

@@ -53,5 +53,6 @@ def check_base(saved: Mapping[str, Any], digests: Mapping[str, str]) -> None:
 
 
 def _digest(digests: Mapping[str, str]) -> str:
+  """One digest of the digests of all arrays, by path."""
   text = json.dumps(digests, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -207,7 +207,8 @@ def _fit(
 ) -> _Fitted:
   """The model of an architecture, in which `fields` replace some of its own.
 
-  Raises ValueError if the stored arrays are not its parameters, or no floats.
+  Raises ValueError if the stored arrays are not its parameters, or hold no
+  floats.
   """
   model, grid, pictures = _build(source, architecture, fields, image_options)
   shapes = param_shapes(model, grid)
@@ -307,6 +308,7 @@ def _fit_or_explain(
 
 
 def _size_text(model: Any) -> str:
+  """The model's sizes in words that follow the name of a format."""
   names = "patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads"
   sizes = ", ".join(f"{name}={getattr(model, name)}" for name in names)
   return f"checkpoint of a Vit ({sizes})"
@@ -334,7 +336,7 @@ def _with_folder(architecture: Architecture, files: Files) -> Architecture:
 
 
 def _pooling(name: str) -> str:
-  """A choice of pooling, as it is given."""
+  """The flag, or the keyword in Python, that chooses this pooling."""
   return usage.option("pooling", name, "model.pooling")
 
 
@@ -346,9 +348,9 @@ def _features(model: Any) -> str:
   is_projected = model.representation_size is not None
   projected = ", projected" if is_projected else ""
   text = f"its features are {outputs}{projected}, as its library gives them"
-  fixed = ("norm_pooled", "pool_unnormed", "distilled")
   if not model.extended or not getattr(model, "class_token", False):
     return text
+  fixed = ("norm_pooled", "pool_unnormed", "distilled")  # They fix the pooling.
   is_fixed = any(getattr(model, field) for field in fixed)
   if model.pooling not in _POOLING_CHOICES or is_fixed:
     return text
@@ -386,7 +388,10 @@ def _open_or_drop(path: pathlib.Path) -> Iterator[Arrays]:
 
 
 class _Built(NamedTuple):
-  """A model, the grid of its stored positions, and its preprocessing."""
+  """A model, the grid of its stored positions, and its preprocessing.
+
+  The grid is (1, 1) if nothing tells it.
+  """
 
   model: Any
   grid: Grid
@@ -443,7 +448,7 @@ def _sizes(
   """
   sizes = architecture.preprocessing.size, architecture.image_size
   stride = model.stride
-  for whole in filter(None, sizes):
+  for whole in filter(None, sizes):  # The first that fits the positions.
     patches = _grid(whole, model)
     fits = model.resizes_positions or grid in (None, patches)
     if fits and min(patches):
@@ -481,5 +486,5 @@ def _patches_of_any_size(
 
 
 def _grid(size: tuple[int, int], model: Any) -> Grid:
-  """The patches that fit whole into an image."""
+  """The number of whole patches along the height and the width of an image."""
   return size[0] // model.stride, size[1] // model.stride

@@ -52,7 +52,8 @@ def open_run_checkpoint(
     workdir: The run's folder.
     step: The checkpoint's step; by default the newest.
     best: Whether to take the checkpoint with the best score instead.
-    as_trained: Gives the model with stacked layers and its task's own parts.
+    as_trained: Whether to give the model as it was trained, with stacked layers
+      and its task's own parts.
     task: The run's task, as "file.py:Class", if it is one of the user's own.
     **fields: Fields of the model to replace.
 
@@ -201,8 +202,8 @@ class _Saved:
       described = {**self.description, "calibration": self.fitted}
       task = choose.saved(described, loss, user_task)
       names = descriptions.class_names(self.description)
-      takes = task.answers.temperatures(names) if task.answers else 0
-    calibration.check_count(self.workdir, self.fitted, takes)
+      count = task.answers.temperatures(names) if task.answers else 0
+    calibration.check_count(self.workdir, self.fitted, count)
     return task
 
   def restore(self, shapes: Any) -> Any:
@@ -228,6 +229,7 @@ class _Saved:
 
 
 def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
+  """The shapes of a model's parameters, by path, for images of this size."""
   return param_shapes(model, grid_of(model, preprocessing.image_size))
 
 
@@ -237,7 +239,11 @@ def _unstacked(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained_shapes(model: Model, description: Mapping[str, Any]) -> Shapes:
-  """The shapes that a run trains: LoRA's alone, or its task's own as well."""
+  """The shapes of the parameters that a run saves, by path.
+
+  A run with LoRA saves only what it trains; other runs save all parameters of
+  the model, with those of the task's own parts.
+  """
   if "base" in description:
     return _lora_shapes(model, description)
   return _shapes(model, descriptions.preprocessing(description))

@@ -77,7 +77,9 @@ class Target:
   def rules_for(self, model: Any) -> list[Rule]:
     """Which array holds which parameter of the model."""
     writer = self.writer(model)
-    return (self if writer is self.module else writer).rules(model)
+    if writer is self.module:
+      return self.rules(model)
+    return writer.rules(model)
 
 
 _NPZ, _ANY = "model.npz", (True, False)
@@ -309,6 +311,7 @@ def _express(loaded: Loaded, name: str) -> tuple[Any, equivalent.Params]:
   if encoder_writer := TARGETS[name].encoder_writer(model):
     written = encoder_writer.equivalent(model)
   else:
+    # The positions that the format has; all others are written as the first.
     own_position = {"big_vision": "sincos2d", "timm": "learned_grid"}.get(name)
     grid_only = name == "big_vision" and model.pooling == "token"
     native = ("learned_grid",) if grid_only else ("learned", own_position)

@@ -121,6 +121,7 @@ class LoadedText:
 
   @functools.cached_property
   def _apply(self) -> Any:
+    """The compiled function from parameters and ids to representations."""
     return jax.jit(self.tower.apply)
 
   def head(
@@ -140,6 +141,7 @@ class LoadedText:
 
   @functools.cached_property
   def _head_of(self) -> Callable[..., TextHead]:
+    """`_make_head`, whose last results are kept."""
     return functools.lru_cache(8)(self._make_head)
 
   def _make_head(
@@ -218,14 +220,14 @@ def open_text(
 def _weights_path(path: pathlib.Path) -> pathlib.Path:
   """`path` itself, or open_clip's file of both towers in this folder.
 
-  The latter if the folder's other weights are of the image tower alone.
+  That file is taken if the folder's other weights are the image tower alone.
   """
   whole = path / open_clip.WEIGHTS
   return whole if whole.exists() and open_clip.is_whole_beside(path) else path
 
 
 class _Similarity(NamedTuple):
-  """How image and text are compared: scale * cosine + bias.
+  """The numbers by which image and text are compared: scale * cosine + bias.
 
   Attributes:
     note: A line if no scale is stored, else "".

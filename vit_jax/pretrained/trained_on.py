@@ -47,9 +47,10 @@ def digits_advice(
   """A line on how pictures have to look for a run on the data set `digits`.
 
   The line is "" for other runs. All 1,797 digits have a black background, and
-  their borders are at most 28 % bright on average. What is brighter than 25 %
-  touches two opposite edges. A picture whose border is brighter than 50 %, or
-  whose digit is neither as high nor as wide as it, does not look like them.
+  their borders are at most 28 % bright on average. The pixels of a digit that
+  are brighter than 25 % touch two opposite edges of its picture. A picture
+  whose border is brighter than 50 %, or whose digit is neither as high nor as
+  wide as the picture, does not look like these.
 
   Args:
     description: As in `overlap_of_answers`.

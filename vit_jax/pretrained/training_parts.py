@@ -44,7 +44,8 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
   """A masked autoencoder with its decoder, a DPT, or a pair of two towers.
 
   `loaded` is the encoder, opened from `path`, with positions for `grid`. Raises
-  ValueError if the file holds neither, or if they cannot be expressed here.
+  ValueError if the file holds none of these parts, or if they cannot be
+  expressed here.
   """
   files = open_folder(path)
   if hf_dpt.is_depth(files.config):

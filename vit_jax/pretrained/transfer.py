@@ -181,9 +181,9 @@ def leaves(
   """
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size
-  old_images = grid_of(loaded.model, old_size) if old_size else grid
-  old = loaded.model.position_grid or old_images
-  new = model.position_grid or grid
+  old_image_grid = grid_of(loaded.model, old_size) if old_size else grid
+  old_grid = loaded.model.position_grid or old_image_grid
+  new_grid = model.position_grid or grid
   missing = param_shapes(model, grid, channels)
   parts = Parts.of(model, missing)
   old_channels = loaded.preprocessing.channels
@@ -193,8 +193,8 @@ def leaves(
     if path not in missing:
       continue
     method = interpolation or loaded.interpolation
-    array = resized(path, array, old, new, method)
-    other_bands = old_channels == 3 and not _are_rgb(bands)
+    array = resized(path, array, old_grid, new_grid, method)
+    other_bands = old_channels == 3 and not _keep_order(bands)
     channels_differ = channels != old_channels or other_bands
     if channels_differ and parts.reads_pixels(path):
       array, how = adapt_channels(array, old_channels, channels, bands)
@@ -213,8 +213,12 @@ def leaves(
     )
 
 
-def _are_rgb(bands: Sequence[str]) -> bool:
-  """Whether bands, if they are named, are red, green and blue in this order."""
+def _keep_order(bands: Sequence[str]) -> bool:
+  """Whether the bands leave the channels of an RGB kernel in their order.
+
+  They do so if red, green and blue come first, in this order, or if one of the
+  three is not named.
+  """
   return _order(bands) in (None, [0, 1, 2])
 
 

@@ -53,8 +53,8 @@ def check_timms(config: Mapping[str, Any]) -> None:
 class Architecture:
   """Everything that a format can say about a published model."""
 
-  format: str
-  fields: Mapping[str, Any]
+  format: str  # Its name, as `Origin.format` has it.
+  fields: Mapping[str, Any]  # Those of the model, for `models.from_fields`.
   # Number of patches that the stored positions are for; None if no positions
   # are stored.
   tokens: int | None
@@ -128,7 +128,7 @@ def square(tokens: int) -> tuple[int, int] | None:
 
 
 def size_for_config(vit: BaseVit) -> int | list[int]:
-  """The size that positions are for, one number if it is a square."""
+  """The size in pixels that positions are for, one number if it is a square."""
   size = table_size(vit)
   assert size is not None  # A table of positions has one.
   return size[0] if size[0] == size[1] else list(size)

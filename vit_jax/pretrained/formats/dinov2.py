@@ -1,7 +1,8 @@
 """DINOv2 as facebookresearch/dinov2 saves it; it is only read.
 
-The names are timm's but for the registers, which have no position here, the
-[mask] embedding, and the two layers of a gated MLP, `w12` and `w3`.
+The names are timm's, except those of the registers, of the [mask] embedding,
+and of the two layers of a gated MLP, `w12` and `w3`. Registers have no
+position.
 """
 
 import dataclasses

@@ -67,7 +67,7 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def extended_part(vit: Any) -> str:
-  """The first field for which the paper's model has no counterpart."""
+  """The first field that the paper's model lacks, such as "registers=4"."""
   vit = vit.trunk
   plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}
   for name, value in to_fields(vit).items():
@@ -89,11 +89,11 @@ def shapes_of(vit: Any, rules: list[Rule]) -> Shapes:
 def refit(vit: Any, new: Any, params: Params) -> Params:
   """The parameters of an equivalent model `new`, which gives the same answers.
 
-  These may change: computed positions become a table; the class token's vector
-  in the table of positions is added to the token, or becomes zero; for another
-  pooling, the head gets rows of zeros; a projection becomes a head with a bias
-  of zeros; and LayerScale's factors are multiplied into the weights, or become
-  ones.
+  They are those of `vit` with these changes, where the models differ: computed
+  positions become a table; the class token's vector in the table of positions
+  is added to the token, or becomes zero; for another pooling, the head gets
+  rows of zeros; a projection becomes a head with a bias of zeros; and
+  LayerScale's factors are multiplied into the weights, or become ones.
   """
   new_params = dict(params)
   kinds = vit.position, new.position

@@ -191,6 +191,15 @@ def _rules(
   group_norm: str = _GROUP_NORM,
   is_naflex: bool = False,
 ) -> list[Rule]:
+  """The rules for a file whose layers are not stacked.
+
+  Args:
+    vit: The model.
+    names: The names of a block's submodules, `PUBLISHED` or `LINEN`.
+    big_vision: Whether positions have big_vision's name.
+    group_norm: The pattern of a group norm's parameters.
+    is_naflex: Whether patches are rows and positions a grid.
+  """
   position = _BIG_VISION_POSITION if big_vision else _GOOGLE_POSITION
   patterns = {_GROUP_NORM: group_norm}
   if is_naflex:

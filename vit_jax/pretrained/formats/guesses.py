@@ -10,15 +10,16 @@ from typing import Any
 
 from vit_jax.data.preprocessing import Preprocessing
 
-# The facts on how pixels are prepared, and all facts that may be guesses.
+# The facts on how pixels are prepared that may be guesses.
 PICTURES = ("mean", "std", "crop")
+# All facts that may be guesses.
 FACTS = ("num_heads", "gelu", "layer_norm_epsilon", *PICTURES)
 
 
 def facts(
   guessed: Collection[str], explicit: Collection[str], model: Any
 ) -> tuple[str, ...]:
-  """The `guessed` facts, without those that a user or a file gives."""
+  """The `guessed` facts, without the `explicit` ones of a user or a file."""
   certain = {*explicit}
   if getattr(model, "gated_mlp", False):
     certain.add("gelu")  # Such an MLP has no GELU to guess.

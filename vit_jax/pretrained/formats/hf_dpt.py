@@ -29,11 +29,13 @@ _DEPTH = "DPTForDepthEstimation"
 _ENCODER = "backbone_config"
 _LAST = 3  # The number of the last of the four maps.
 _STAGE = "neck.reassemble_stage.layers.{}.resize."
+# Beginnings of the names of the transposed convolutions' arrays.
 _TRANSPOSED = tuple(map(_STAGE.format, (0, 1)))
 # The first map to be fused has none before it, so this part is never used.
 _UNUSED = "neck.fusion_stage.layers.0.residual_layer1."
 _CONV = "O I p q -> p q I O"
-# Keys that decide what the head computes, and their values in DINOv2's.
+# Key that decides what the head computes -> its value in DINOv2's models, and
+# the value that a missing key has.
 _NEEDED = {
   "is_hybrid": (False, False),
   "add_projection": (True, False),
@@ -71,7 +73,10 @@ def of_encoder(config: Mapping[str, Any]) -> dict[str, Any]:
 def settings(
   config: Mapping[str, Any], num_layers: int
 ) -> DenseRegressionSettings:
-  """The settings of a DPT's head; raises ValueError if it is another head."""
+  """The settings of a DPT's head, on an encoder of `num_layers` layers.
+
+  Raises ValueError if it is not the head of DINOv2's models for depth.
+  """
   if (kinds := config.get("architectures")) not in (None, [_DEPTH]):
     raise _refusal("architectures", kinds, f"only {_DEPTH} is read")
   encoder = section(_ENCODER, config.get(_ENCODER))
@@ -109,7 +114,7 @@ def names(stored: Iterable[str]) -> list[str]:
 
 
 def rules(shapes: Shapes) -> list[Rule]:
-  """The rules for the arrays, by the shapes of our head's parameters."""
+  """The rules for the arrays of `Converted`; `shapes` are those of our head."""
   return [_rule(path) for path in shapes]
 
 
@@ -117,7 +122,8 @@ def _rule(path: str) -> Rule:
   """The rule of one of our parameters, such as "dpt/fusion0/conv1/kernel"."""
   _, module, *inside, kind = path.split("/")
   place, number = module.rstrip("0123"), module[-1]
-  later = (
+  # transformers numbers its fusions from that of the last map on.
+  fusion = (
     f"neck.fusion_stage.layers.{_LAST - int(number)}."
     if number.isdigit()
     else ""
@@ -127,9 +133,9 @@ def _rule(path: str) -> Rule:
     "reassemble": f"neck.reassemble_stage.layers.{number}.projection",
     "resize": f"neck.reassemble_stage.layers.{number}.resize",
     "conv": f"neck.convs.{number}",
-    "beside": f"{later}residual_layer1",
-    "fusion": f"{later}residual_layer2",
-    "fused": f"{later}projection",
+    "beside": f"{fusion}residual_layer1",
+    "fusion": f"{fusion}residual_layer2",
+    "fused": f"{fusion}projection",
     "project": "head.projection",
     "conv_half": "head.head.0",
     "conv_last": "head.head.2",
@@ -150,10 +156,11 @@ def _rule(path: str) -> Rule:
 
 
 class Converted(Mapping[str, np.ndarray]):
-  """The arrays, of which the transposed convolutions are dense layers.
+  """The arrays, with those of transposed convolutions as of dense layers.
 
   Their stride is their size, s x s, so each input makes s^2 outputs by itself:
-  (I, O, s, s) -> (I, s s O), and the bias (O,) is repeated for each.
+  kernels (I, O, s, s) become (I, s s O), and the bias (O,) is repeated s^2
+  times.
   """
 
   def __init__(self, arrays: Mapping[str, np.ndarray]):

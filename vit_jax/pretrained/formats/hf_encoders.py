@@ -98,17 +98,17 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   )
   defaults = family.defaults if file_config else {}
   # The library's defaults, the file's values, those of its section on images.
-  config = {**defaults, **file_config, **vision}
+  merged = {**defaults, **file_config, **vision}
   local = {name.removeprefix(base): shape for name, shape in shapes.items()}
   table = table_of(family)
-  particular = _relative(family, local) | family.fields(File(local, config))
+  particular = _relative(family, local) | family.fields(File(local, merged))
   family_notes = particular.pop("notes", ())
   gated = particular.get("gated_mlp", False)
-  D, P = _width_and_patch(table, local, config)
+  D, P = _width_and_patch(table, local, merged)
   likely_heads = architecture.guess_num_heads(D)
-  num_heads = config.get("num_attention_heads", likely_heads)
+  num_heads = merged.get("num_attention_heads", likely_heads)
   epsilon_key, size_key = family.epsilon_key, family.image_size_key
-  epsilon = config.get(epsilon_key, family.defaults[epsilon_key])
+  epsilon = merged.get(epsilon_key, family.defaults[epsilon_key])
   head = _published_name(table, "root", "head/bias")
   fields: dict[str, Any] = dict(
     num_classes=architecture.length(shapes, head, 0),
@@ -117,7 +117,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     num_layers=table.stacks[0].count(local),
     mlp_size=_mlp_size(table, local, gated),
     num_heads=checked("num_attention_heads", int | None, num_heads, COUNT),
-    **_activation(family, config, gated),
+    **_activation(family, merged, gated),
     layer_norm_epsilon=checked(epsilon_key, float, epsilon, POSITIVE),
   )
   if not particular.keys() <= Vit.__dataclass_fields__.keys():
@@ -127,19 +127,19 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   guessed = {*guesses.PICTURES}
   if not file_config:
     guessed |= {*guesses.FACTS}
-  elif "num_attention_heads" not in config:
+  elif "num_attention_heads" not in merged:
     guessed |= {"num_heads"}
-  size = config.get(size_key)
-  names, notes = huggingface.class_names(config, fields["num_classes"])
+  size = merged.get(size_key)
+  names, notes = huggingface.class_names(merged, fields["num_classes"])
   return Architecture(
     "hf",
     fields | particular,
     _tokens(table, local, particular.get("position")),
     image_size=checked(size_key, Sides | None, size, SIDES),
-    preprocessing=_pictures(family, config),
+    preprocessing=_pictures(family, merged),
     normalizes=bool(family.normalizes),
     class_names=names,
-    loss=huggingface.loss(config, fields["num_classes"]),
+    loss=huggingface.loss(merged, fields["num_classes"]),
     interpolation="bicubic",
     guessed=frozenset(guessed),
     notes=(*notes, *family_notes),
@@ -147,7 +147,10 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
 
 
 def _relative(family: Transformers, shapes: Shapes) -> dict[str, Any]:
-  """The fields of relative positions, of a family that may have them."""
+  """The fields of relative positions; {} for a family that has none.
+
+  Raises ValueError if they are not for a square of patches.
+  """
   if not family.relative:
     return {}
   table = table_of(family)
@@ -258,11 +261,15 @@ def _mlp_size(table: Table, shapes: Shapes, gated: bool) -> int:
 
 
 def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
-  """Number of patches that the position table is for, if there is one."""
+  """Number of patches that the positions are for; None without a table.
+
+  They are in the table of the family, or in one of relative positions.
+  """
   name = _published_name(table, "base", "position/E_pos")
   if not name or position == "none":
     class_token = _published_name(table, "base", "x_class") in shapes
     return relative.tokens(table, shapes, class_token)
+  # Our names of the tokens that have a position beside the patches.
   with_position = [] if position == "learned_grid" else ["x_class", "x_dist"]
   if position == "learned_all":
     with_position.append("registers")
@@ -366,7 +373,7 @@ def _closest(vit: Any) -> _Verdict:
 
 
 def _judge(family: Transformers, vit: Any) -> _Verdict:
-  """Whether the family can express a model."""
+  """Judges whether the family can express a model, which has one layer."""
   rows = table_of(family).rules(vit)
   verdict = functools.partial(_Verdict, family)
   if lost := unmapped(vit, rows):

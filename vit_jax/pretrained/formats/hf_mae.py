@@ -41,9 +41,9 @@ def _published_name(name: str) -> str:
   before, layers, inside = name.partition("decoder_layers.")
   if not layers:
     return name
-  return before + saved_name(f"layers.{inside}").replace(
-    "encoder.layer.", layers
-  )
+  # `saved_name` knows layers of encoders only, so the layer passes as one.
+  saved = saved_name(f"layers.{inside}")
+  return before + saved.replace("encoder.layer.", layers)
 
 
 def sizes(shapes: Shapes, config: Config) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def _kind(text: TextTower) -> _Kind:
 
 
 def _towers(model: TwoTowers) -> tuple[Any, TextTower]:
+  """The image tower and the text tower of a pair."""
   assert model.text is not None
   return model.trunk, model.text
 

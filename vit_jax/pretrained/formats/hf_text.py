@@ -18,6 +18,7 @@ WRONG_END = 2
 
 
 def _clip(_: Shapes, whole: Shapes, config: Config) -> dict[str, Any]:
+  """The fields of CLIP's and MetaCLIP 2's towers; see `TextFamily.fields`."""
   end = checked("eos_token_id", int | None, config["eos_token_id"])
   is_clip = not str(config.get("model_type", "")).startswith("metaclip_2")
   return dict(
@@ -29,6 +30,7 @@ def _clip(_: Shapes, whole: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _siglip(local: Shapes, _: Shapes, __: Config) -> dict[str, Any]:
+  """The fields of SigLIP's towers; see `TextFamily.fields`."""
   return dict(
     pooling="last",
     representation_size=width(local, "head.weight"),
@@ -37,6 +39,7 @@ def _siglip(local: Shapes, _: Shapes, __: Config) -> dict[str, Any]:
 
 
 def _tips(local: Shapes, _: Shapes, config: Config) -> dict[str, Any]:
+  """The fields of TIPSv2's towers; see `TextFamily.fields`."""
   D = need(local, "token_embedding.weight", 2)[1]
   scaled = checked("scale_sqrt_depth", bool, config["scale_sqrt_depth"])
   return dict(

@@ -15,7 +15,7 @@ import numpy as np
 Shapes = Mapping[str, tuple[int, ...]]
 SAME = "... -> ..."
 
-_APART = "D + "
+_APART = "D + "  # In a pattern: the first row is a parameter by itself.
 _MOST_LISTED = 4  # Names listed in each group of a message.
 # Pattern of an unknown array's name -> the feature that it points to.
 _STRANGERS = {
@@ -43,10 +43,10 @@ class Rule:
   # side makes the first row one parameter, and the others a second.
   pattern: str = SAME
   heads: int | None = None  # Heads of its layer; None for the model's number.
-  # How many rows the published array has along axis 1, if it is only read and
-  # more than our parameter has; the first are ours.
+  # The length of the published array along axis 1, if only its first rows are
+  # ours. Such a rule reads, and cannot write.
   stored_rows: int | None = None
-  rows: int | None = None  # How many of them are ours.
+  rows: int | None = None  # How many of these rows are ours.
 
   def read(
     self, array: np.ndarray, sizes: Mapping[str, int]
@@ -89,7 +89,10 @@ class Rule:
   def _rearrange(
     self, array: np.ndarray, sizes: Mapping[str, int], back: bool = False
   ) -> np.ndarray:
-    """Applies the pattern to one of their arrays, or with `back` to ours."""
+    """Applies the pattern to a published array.
+
+    With `back`, turns an array of our parameters into the published one.
+    """
     left, right = self.pattern.replace(_APART, "").split("->")
     pattern = f"{right} -> {left}" if back else f"{left} -> {right}"
     lengths = {**sizes, "n": len(self.ours)}

@@ -19,6 +19,7 @@ NAME = "open_clip"
 CONFIG = "open_clip_config.json"
 WEIGHTS = "open_clip_model.safetensors"
 POOLINGS = {"argmax": "end", "eos": "end", "last": "last"}
+"""open_clip's names of the poolings of a text tower -> `TextTower.pooling`."""
 CLEANINGS = ("", "whitespace", "lower", "canonicalize")
 # Keys that may ask for another kind of tower or tokenizer, and the values with
 # which they do not.
@@ -33,7 +34,7 @@ _IMAGES = {
   "pool_type": (None, "tok"),
   "pos_embed_type": (None, "learnable"),
 }
-_FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}
+_FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers.
 
 
 def is_whole_beside(folder: pathlib.Path) -> bool:

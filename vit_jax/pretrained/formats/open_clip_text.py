@@ -14,6 +14,7 @@ from vit_jax.runtime.checks import COUNT, checked
 
 
 def _fields(local: Shapes, _: Shapes, config: Config) -> dict[str, Any]:
+  """The fields of a tower of open_clip's; see `TextFamily.fields`."""
   size = width(local, "text_projection.weight")
   if size is None:
     size = need(local, "text_projection", 2)[1]
@@ -28,6 +29,7 @@ def _fields(local: Shapes, _: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _family(signature: str, table: str) -> TextFamily:
+  """A family with this array, whose names are those of a table."""
   layers = (Layers("transformer.resblocks.{}."),)
   return TextFamily(
     name=open_clip.NAME,

@@ -2,9 +2,9 @@
 
 Prithvi (arXiv:2412.02732, as terratorch has it) is a masked autoencoder of
 images with six bands at several times. Its names are timm's, below `encoder.`
-since release 2. A patch covers one time, and the positions of the first time
-are those of an image alone: they are the ones that are read. Time and place
-(`TL` in a model's name) are additions that it computes without.
+since release 2. A patch covers one time. Only the positions of the first time
+are read, which are those of a single image. The inputs of time and place of
+some models (`TL` in the name) are left out.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ _UNUSED = ("mask_token", "decoder", "temporal_embed", "location_embed")
 # The value of a reflectance of 1 in the files that Prithvi was trained on.
 _WHITE = 10_000
 _NOTE = (
-  "the values of its images are reflectances times 10,000: 10,000 is white, "
-  "and what is more as well"
+  "the values of its images are reflectances times 10,000: 10,000 and more is "
+  "white"
 )
 
 
@@ -136,7 +136,11 @@ def _as_timms(shapes: Shapes, tokens: int) -> Shapes:
 
 
 def _in_white(published: Any, key: str, channels: int) -> tuple[float, ...]:
-  """A published mean or deviation, in units of a reflectance of 1."""
+  """A published mean or deviation, in units of a reflectance of 1.
+
+  It is a half for each channel if `published` has none. Raises ValueError if
+  the numbers are invalid.
+  """
   value = published.get(key) or [_WHITE / 2] * channels
   rule = checks.CHANNELS if key == "mean" else checks.POSITIVE_CHANNELS
   return tuple(x / _WHITE for x in checked(key, checks.PerChannel, value, rule))

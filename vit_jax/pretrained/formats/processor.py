@@ -84,6 +84,7 @@ def read(config: Mapping[str, Any], file: str = FILE) -> Preprocessing:
 
 
 def _read(config: Mapping[str, Any]) -> Preprocessing:
+  """As `read`, with errors that do not name the file."""
   older = config.get("feature_extractor_type", "ViT")
   name = config.get(KIND) or older
   kind = checked("image_processor_type", str, name)
@@ -181,10 +182,11 @@ def assumptions(config: Mapping[str, Any], file: str) -> list[str]:
 def resizing(
   config: Mapping[str, Any], size: Sides, file: str
 ) -> tuple[Mapping[str, Any], list[str]]:
-  """The configuration changed so that pictures are resized to one size.
+  """The configuration of a model for any size, with pictures of one size.
 
-  The model takes any size. The second result is a line if the file leaves
-  pictures their own size or shape; otherwise nothing is changed.
+  If the file leaves pictures their own size or shape, they are resized to
+  `size`, and the second result has a line on that. Otherwise nothing is
+  changed, and the second result is empty.
   """
   size_setting = config.get("size")
   shortest = isinstance(size_setting, dict) and "height" not in size_setting
@@ -299,7 +301,8 @@ def _normalization(
 ) -> tuple[PerChannel, PerChannel]:
   """The mean and standard deviation, for pixels from 0 to 1.
 
-  (x f - m) / s is (x / 255 - m / 255 f) / (s / 255 f).
+  The library computes (x f - m) / s of levels x, with f the rescale factor,
+  which is (x / 255 - m / (255 f)) / (s / (255 f)).
   """
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)

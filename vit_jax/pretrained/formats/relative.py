@@ -51,8 +51,9 @@ def tokens(
 ) -> int | None:
   """The number of patches that a table is for; None if there is no table.
 
-  The length of a table for a square grid reveals it. For any other table it is
-  `num_patches`, which the caller may know, or else 2, which is no square.
+  The length of a table for a square grid reveals the number. For any other
+  table it is `num_patches`, if the caller knows it, or else 2: as 2 patches are
+  no square, the user is then asked for the grid.
   """
   for name in _names(table, shapes, _TABLE).values():
     offsets = need(shapes, name, 2)[0] - 3 * class_token
@@ -64,7 +65,11 @@ def tokens(
 
 
 def _names(table: Table, shapes: Shapes, ours: str) -> dict[bool, str]:
-  """The names of the arrays that hold a parameter, by whether it is shared."""
+  """The names of the arrays that hold a parameter.
+
+  The key is True for an array that all layers share, and False for that of the
+  first layer.
+  """
   layer = table.stacks[0].theirs.format(0)
   parts = {"base": "", "layer": layer}
   return {

@@ -35,6 +35,7 @@ _COLUMNS = ("part", "theirs", "ours", "pattern")
 
 @functools.cache
 def _names_csv() -> list[dict[str, str]]:
+  """The rows of `names.csv`, by column."""
   table = importlib.resources.files("vit_jax.pretrained.formats") / "names.csv"
   return [*csv.DictReader(table.read_text("utf-8").splitlines())]
 

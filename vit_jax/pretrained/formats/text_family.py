@@ -30,7 +30,9 @@ class TextFamily:
   bases: tuple[str, ...]  # Prefixes that the names of its arrays may have.
   # The library's values of keys that a configuration lacks.
   defaults: Config
-  # Returns the fields of the tower that are particular to the family.
+  # Returns the fields of the tower that are particular to the family. It gets
+  # the shapes of the tower's arrays by their names without the base, those of
+  # all arrays of the file, and the tower's configuration.
   fields: Callable[[Shapes, Shapes, Config], dict[str, Any]]
   # Beginnings of the names of the image tower's arrays, after the base.
   others: tuple[str, ...] = ()

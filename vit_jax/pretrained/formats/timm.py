@@ -90,7 +90,7 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def unused(shapes: Shapes) -> list[str]:
-  """Names of the arrays that only MAE's pre-training needs."""
+  """Names of the arrays that only MAE's pre-training needs, or are computed."""
   beginnings = ("mask_token", "decoder_")
   index = "relative_position_index"  # In old files; it is computed.
   return [
@@ -344,7 +344,10 @@ def _encoder_fields(
   arguments: Config,
   eva: Eva | None,
 ) -> dict[str, Any]:
-  """The fields that only an `ExtendedVit` has, and the pooling."""
+  """The fields that only an `ExtendedVit` has, and the pooling.
+
+  Raises ValueError for values of the arguments that are not supported.
+  """
   gated = timm_evas.is_gated(shapes)
   class_token = "cls_token" in shapes
   norm_pooled = "fc_norm.weight" in shapes
@@ -481,9 +484,11 @@ def _is_beit(vit: Any) -> bool:
 
 
 def _to_halves(rule: Rule) -> Rule:
-  """The rule for heads where timm rotates pairs of neighbours, and we halves.
+  """The rule with the numbers of each head in our order.
 
-  The heads of attention pooling are not rotated.
+  timm rotates pairs of neighbours in a head, and we rotate its first half with
+  its second. So values and outputs are reordered alike. The heads of attention
+  pooling are not rotated, and stay as they are.
   """
   if within(rule.ours[0], "map_head"):
     return rule
@@ -536,13 +541,13 @@ def reasons(vit: Any) -> list[str]:
   looks_plain = sides == 1 and _is_plain(shapes)
   looks_plain = looks_plain and vit.extended and not vit.norm_after
   is_rms = vit.norm_kind == "rms"
-  # AIMv2 has all of these parts, and other models have none.
-  aim_parts = {
+  # AIMv2 has all of these parts, and timm's other models have none of them.
+  aim_parts = (
     vit.norm_patches,
     not getattr(vit, "branch_bias", True),
     is_rms and getattr(vit, "gated_mlp", False),
-  }
-  is_mixed = len(aim_parts) > 1 or (True in aim_parts and not is_rms)
+  )
+  is_mixed = any(aim_parts) and not all(aim_parts)
   is_mixed = is_mixed or (vit.extended and _is_mixed(one_layer))
   if looks_plain or is_mixed or (vit.registers and vit.distilled):
     return ["none of timm's models has these parts together"]

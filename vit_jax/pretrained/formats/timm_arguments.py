@@ -249,7 +249,7 @@ def rotary(arguments: Config) -> dict[str, Any]:
     rope_type=kind in ("cat", "mixed", "dinov3"),
     rope_rotate_half=values["rope_rotate_half"] == (kind == "dinov3"),
     rope_grid_indexing=indexing in indexings,
-    rope_grid_offset=offset == fields["rope_start"] >= 0,
+    rope_grid_offset=offset >= 0 and offset == fields["rope_start"],
   )
   for key, supported in is_supported.items():
     if not supported:

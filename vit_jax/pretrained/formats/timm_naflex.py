@@ -25,7 +25,7 @@ FORMAT = "timm NaFlex"
 _KERNEL, _TABLE = "embeds.proj.weight", "embeds.pos_embed"
 _ROWS, _COLUMNS = f"{_TABLE}_y", f"{_TABLE}_x"
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
-# Arguments that the arrays reveal, or that change no answer.
+# Arguments that are not read: the arrays reveal them, or they change no answer.
 _TOLD = """
 embed_dim depth mlp_ratio qkv_bias qk_norm proj_bias init_values class_token
 reg_tokens in_chans num_classes pre_norm final_norm fc_norm embed_proj_type
@@ -352,7 +352,7 @@ def reasons(vit: Any) -> list[str]:
 
 
 def not_kept(vit: Any) -> Iterator[str]:
-  """Lines on what the format does not keep: none."""
+  """No lines, as the format keeps everything."""
   del vit
   return iter(())
 

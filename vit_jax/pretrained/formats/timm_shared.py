@@ -139,10 +139,11 @@ def positions(
 ) -> tuple[int | None, str]:
   """The number of patches that the positions are for, and their kind.
 
-  `no_embed_class` says whether only patches have positions. Without it, this
-  follows from `num_patches`, those of an image. By timm's default all tokens
-  have positions, except in most models with registers. Raises ValueError if
-  both are possible.
+  Either all tokens have positions, or only the patches. The argument
+  `no_embed_class` tells; without it, the number of positions does, if
+  `num_patches`, the number of patches of an image, is known. By timm's default
+  all tokens have positions, except in most models with registers. Raises
+  ValueError if nothing tells which of the two it is.
   """
   if "pos_embed" not in shapes:
     return None, "none"
@@ -150,8 +151,9 @@ def positions(
   tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
   registers = shapes.get("reg_token", (1, 0, 0))[1]
   is_square = architecture.square(count) is not None
-  known_counts = num_patches, (num_patches or 0) + tokens
-  is_told = bool(config) or count in known_counts
+  # The number of positions if only patches have them, and if all tokens do.
+  expected_counts = num_patches, (num_patches or 0) + tokens
+  is_told = bool(config) or count in expected_counts
   if tokens and is_square and not (is_told or registers):
     raise ValueError(
       f"its {count} positions are for a square of patches, or for "

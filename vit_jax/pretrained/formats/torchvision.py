@@ -17,9 +17,8 @@ from vit_jax.pretrained.formats.architecture import Architecture, length, need
 from vit_jax.pretrained.formats.mapping import Rule, Shapes
 from vit_jax.pretrained.formats.table import Layers, Table
 
-FILE = (
-  "_file"  # Key of the configuration under which the file's name is passed.
-)
+# Key of the configuration under which the file's name is passed.
+FILE = "_file"
 # Beginning of a published file's name -> side of the crop, short side before
 # the crop, and filter.
 _RESIZE = {
