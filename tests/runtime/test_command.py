@@ -103,3 +103,30 @@ def test_a_place_is_told_as_the_flag_of_the_command(
 ):
   monkeypatch.setattr(usage.flags, "FLAGS", flags)
   assert usage.rewrite_in_flags(line) == told
+
+
+@pytest.mark.parametrize(
+  "words, told",
+  [
+    (("--out", "--size", "3"), "error: --out needs a value."),
+    (("-out", "--deep"), "error: --out needs a value."),
+    (("--size", "3", "--out", "--nonesuch"), "error: --out needs a value."),
+    (("--deep", "--out", "a"), "a []"),
+    (("--out=--size",), "--size []"),
+    (("--out", "a", "--", "--out", "--size"), "a ['--out', '--size']"),
+  ],
+)
+def test_a_flag_is_no_value_of_the_one_before_it(words, told):
+  code = (
+    "from absl import flags\n"
+    "from vit_jax.runtime import command\n"
+    "def define():\n"
+    "  flags.DEFINE_string('out', None, 'File to write.')\n"
+    "  flags.DEFINE_integer('size', 1, 'Size.')\n"
+    "  flags.DEFINE_bool('deep', False, 'Whether to look deep.')\n"
+    "def main(arguments):\n"
+    "  print(flags.FLAGS.out, arguments)\n"
+    "command.run(main, takes='[X...]', define=define)"
+  )
+  done = commands.python("-c", code, *words)
+  assert (done.stderr or done.stdout).strip() == told

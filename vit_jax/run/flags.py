@@ -128,8 +128,7 @@ def _parse(
         raise ValueError(advice)
     is_known = name in flags.FLAGS or name.startswith("config.")
     if is_known and not _stands_alone(name):
-      if not value or value[0].startswith("--"):
-        raise ValueError(f"--{name} needs a value.")
+      usage.check_value(name, *value or [None])
     long = f"config.{SHORT[name]}" if name in SHORT else name
     flag_words.append("=".join([f"--{long}", *value]))
     names += dict.fromkeys((long, name))

@@ -307,6 +307,7 @@ def _parse(
       doc = sys.modules["__main__"].__doc__ or ""
       with until_closed():
         sys.exit(say(usage.help_text(doc, takes, help_form), sys.stdout))
+    usage.check_values(argv[1:])
     return flags.FLAGS(list(argv))
   except flags.UnrecognizedFlagError as error:
     _fail(usage.unknown_flag(error, takes))

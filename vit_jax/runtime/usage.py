@@ -1,11 +1,12 @@
 """The text of `--help`, and messages about wrong flags."""
 
 import inspect
+import itertools
 import pathlib
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -87,6 +88,31 @@ def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
     default = f"={text}".replace("'", "") if text else ""
   first_line, *_ = (flag.help or "").splitlines()
   return f"--{flag.name}{default}", first_line.rstrip(":;")
+
+
+def check_value(name: str, value: str | None) -> None:
+  """Raises ValueError if a flag's value is missing, or is the next flag.
+
+  `value` is the word after the flag, or None if there is none. A value that
+  begins with two dashes has to be given as in --name=--value.
+  """
+  if value is None or value.startswith("--"):
+    raise ValueError(f"--{name} needs a value.")
+
+
+def check_values(words: Sequence[str]) -> None:
+  """Raises ValueError if a flag among the words is followed by another flag.
+
+  All flags have to be defined before. absl would take the second one as the
+  value of the first.
+  """
+  for word, following in itertools.pairwise(words):
+    if word == "--":  # The words after it are no flags.
+      return
+    name = word.lstrip("-")
+    is_flag = word.startswith("-") and name in flags.FLAGS
+    if is_flag and not flags.FLAGS[name].boolean:
+      check_value(name, following)
 
 
 def how_to_resume(name: str, value: str, workdir: str) -> str:
