@@ -17,6 +17,7 @@ from vit_jax.run.settings import read
 def test_a_run_is_measured_as_it_was_evaluated(workdir, root):
   run = read_run(str(workdir))
   assert run.problem is None and run.measured is not None
+  assert run.measured.total_steps == run.rows[-1]["step"] == run.measured.step
   last = [row for row in run.rows if "eval/top1" in row][-1]
   for key in ("eval/top1", "eval/loss", "eval/examples"):
     assert run.measured.metrics[key] == pytest.approx(last[key])

@@ -23,6 +23,7 @@ from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
 from vit_jax.tasks.classification.eval_step import Predictions
 from vit_jax.tasks.scores import FoldScore
+from vit_jax.tasks.self_distillation.task import SelfDistillationTask
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,29 @@ def test_a_label_that_all_augmented_images_share_is_said_once(
   told = "".join(seen.texts("p")).count(', all "unlabelled".')
   assert told == times
   assert seen.texts("figcaption").count("unlabelled") == 1 - times
+
+
+@pytest.mark.parametrize(
+  "total, said",
+  [(20, "step 20, evaluated"), (80, "step 20 of 80, ev"), (None, "step 20, e")],
+)
+def test_a_run_that_has_not_ended_says_how_far_it_is(measured, total, said):
+  measured = dataclasses.replace(measured, total_steps=total)
+  assert f"Checkpoint of {said}" in page([example.facts("runs/a", measured)])
+
+
+def test_the_page_draws_how_many_neighbours_of_the_start_are_kept(measured):
+  measured = dataclasses.replace(measured, task=SelfDistillationTask())
+  facts = example.facts("runs/a", measured)
+  facts = dataclasses.replace(
+    facts,
+    task=measured.task,
+    rows=[{"step": 0, "start/kept": 1.0}, {"step": 9, "start/kept": 0.625}],
+  )
+  end = "from 100.00% at step 0 to 62.50% at step 9"
+  curves, _ = report_page._curves(["a"], [facts], measured.task.scores.curves)
+  (alt,) = (one.alt for one in curves if "neighbours" in one.alt)
+  assert end in alt
 
 
 def test_short_windows_are_averaged_with_the_one_before(measured):

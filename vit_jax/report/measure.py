@@ -68,6 +68,7 @@ class Measured:
     filters, positions: From `embedding_maps.filters_and_positions`; None if the
       model has none or its parameters are not finite.
     panels: Pictures that the task draws of examples, if it does.
+    total_steps: Number of steps of the whole run, if known.
     dataset: Facts about the data; None if the training split cannot be read.
     data_problem: Why it cannot be read, or None.
   """
@@ -83,6 +84,7 @@ class Measured:
   filters: Float[np.ndarray, "n P P 3"] | None
   positions: Float[np.ndarray, "h w h w"] | None
   panels: Sequence[Photograph] = ()
+  total_steps: int | None = None
   dataset: Dataset | None = None
   data_problem: str | None = None
 
@@ -247,9 +249,11 @@ def _measure(run: SavedRun, track: Track) -> Measured:
       filters, positions = embedding_maps.filters_and_positions(
         model, run.params, preprocessing.image_size
       )
-  dataset = problem = None
+  dataset = problem = total = None
   try:
     dataset = look_at(run)
+    settings = run.settings
+    total = settings.total.in_steps(settings.batch_size, dataset.train.examples)
   except (ValueError, OSError) as error:
     problem = str(error)
   assert run.loaded.step is not None
@@ -272,6 +276,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
     filters=filters,
     positions=positions,
     panels=panels,
+    total_steps=total,
     dataset=dataset,
     data_problem=problem,
   )

@@ -184,8 +184,10 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
 def _evaluation_text(measured: Measured) -> str:
   """Names the checkpoint, the data it was evaluated on, and what is odd."""
   scores = Split.EVAL.scores(measured.metrics)
+  step, total = measured.step, measured.total_steps
+  of_all = f" of {total:,}" if total and step != total else ""
   text = (
-    f"Checkpoint of step {measured.step:,}, evaluated on the "
+    f"Checkpoint of step {step:,}{of_all}, evaluated on the "
     f"{scores['examples']:,} images of {measured.data_name}."
   )
   if scores["skipped_images"]:

@@ -370,7 +370,7 @@ def evaluation_text(
   for metric in metrics:
     plain = dataclasses.replace(metric, key=f"{metric.key}{_PLAIN}")
     if text := plain.text(values):
-      parts.append(f"not averaged {text}")
+      parts.append(f"weights not averaged: {text}")
   if (top1 := few_shot.get("top1")) is not None:
     parts.append(f"few-shot top-1 {top1:.2%}")
   if (token := few_shot.get("top1_class_token")) is not None:

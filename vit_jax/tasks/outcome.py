@@ -51,6 +51,13 @@ PROBES = Curves(
 )
 """The chart of the probes of a run without labels."""
 
+SINCE_START = Curves(
+  "Nearest neighbours that are still those of the start of the run",
+  {Split.START.key("kept"): ""},
+  percent=True,
+)
+"""The chart of a run without labels that goes on with published weights."""
+
 
 R2_BELOW_ZERO = (
   "the answers are further off than one answer for all images would be, the "

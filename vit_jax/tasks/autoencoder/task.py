@@ -24,7 +24,7 @@ from vit_jax.tasks.autoencoder.settings import AutoencoderSettings
 from vit_jax.tasks.hidden import hidden_measure, report_panels
 from vit_jax.tasks.means import SumsOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.outcome import PROBES, SINCE_START, Curves, Stream
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import UNLABELLED
 from vit_jax.tasks.unlabelled import UnlabelledTask
@@ -49,6 +49,7 @@ class AutoencoderTask(UnlabelledTask):
         percent=True,
       ),
       PROBES,
+      SINCE_START,
     ),
     sentence=(
       "{explained:.1%} of the hidden pixels' variance is explained on "

@@ -18,7 +18,7 @@ from vit_jax.tasks.lejepa.model import Projected, with_projector
 from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.outcome import PROBES, SINCE_START, Curves, Stream
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.task import UNLABELLED
 from vit_jax.tasks.unlabelled import UnlabelledTask
@@ -60,6 +60,7 @@ class LeJepaTask(UnlabelledTask):
         },
       ),
       PROBES,
+      SINCE_START,
     ),
   )
   refuses = (*UNLABELLED, "eval_pictures", "distill.teacher")

@@ -23,7 +23,7 @@ from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
 from vit_jax.tasks.features import DEVIATION, RANK, RANKS, features_measure
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.outcome import PROBES, SINCE_START, Curves, Stream
 from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.self_distillation.objective import SelfDistillation
@@ -83,6 +83,7 @@ class SelfDistillationTask(UnlabelledTask):
         },
       ),
       PROBES,
+      SINCE_START,
     ),
   )
   refuses = (*UNLABELLED, "distill.teacher")

@@ -18,7 +18,7 @@ from vit_jax.runtime.checks import WIDTH, checked
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.means import MeansOutcome, sums_of
 from vit_jax.tasks.metrics import Measure
-from vit_jax.tasks.outcome import PROBES, Curves, Stream
+from vit_jax.tasks.outcome import PROBES, SINCE_START, Curves, Stream
 from vit_jax.tasks.scores import Scores
 from vit_jax.tasks.student.objective import (
   Imitation,
@@ -64,6 +64,7 @@ class StudentTask(UnlabelledTask):
         },
       ),
       PROBES,
+      SINCE_START,
     ),
   )
   refuses = (
