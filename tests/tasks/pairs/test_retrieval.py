@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from vit_jax.tasks.metrics import Gathered
 from vit_jax.tasks.pairs import retrieval
+from vit_jax.tasks.pairs.evaluation import PairsOutcome
 
 
 def drawn(N, K, R=6, ids=None):
@@ -18,16 +20,17 @@ def drawn(N, K, R=6, ids=None):
 
 def by_hand(u, v, owner, same):
   same = range(len(v)) if same is None else same
+  vectors = dict(zip(same, v, strict=True))  # One for each different text.
   texts, images = [], []
   for i in range(len(u)):
     right = {same[k] for k in range(len(v)) if owner[k] == i}
-    cosines = [float(u[i] @ v[k]) for k in range(len(v))]
-    best = max(c for c, t in zip(cosines, same, strict=True) if t in right)
-    wrong = [c for c, t in zip(cosines, same, strict=True) if t not in right]
+    cosines = {t: float(u[i] @ vector) for t, vector in vectors.items()}
+    best = max(cosines[t] for t in right)
+    wrong = [c for t, c in cosines.items() if t not in right]
     texts.append(1 + sum(c >= best for c in wrong))
-  for k in range(len(v)):
-    right = {owner[j] for j in range(len(v)) if same[j] == same[k]}
-    cosines = [float(v[k] @ u[i]) for i in range(len(u))]
+  for t in sorted(vectors):
+    right = {owner[j] for j in range(len(v)) if same[j] == t}
+    cosines = [float(vectors[t] @ u[i]) for i in range(len(u))]
     best = max(cosines[i] for i in right)
     wrong = [c for i, c in enumerate(cosines) if i not in right]
     images.append(1 + sum(c >= best for c in wrong))
@@ -55,6 +58,22 @@ def test_ranks_and_scores_are_those_of_loops(ids, monkeypatch):
   assert scores["image_rank"] == np.median(images)
   both = scores["text_recall1"] + scores["image_recall1"]
   assert scores["recall1"] == both / 2
+
+
+def test_copies_of_a_caption_are_one_text():
+  # Three images of one caption, and one of another, which lies nearer to all.
+  u = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
+  v = np.array([[0, 1]] * 3 + [[1, 0]], np.float32)
+  found = retrieval.ranks(u, v, np.arange(4), np.array([5, 5, 5, 2]))
+  assert found.texts.tolist() == [2, 2, 2, 2]  # There are two texts.
+  assert found.images.tolist() == [4, 2]  # Of the groups 2 and 5.
+
+
+def test_chance_is_the_share_of_right_pairs():
+  rows = dict(u=np.ones((4, 2)), v=np.ones((4, 1, 2)))
+  rows |= dict(has=np.ones((4, 1), bool), group=np.array([[5], [5], [5], [2]]))
+  outcome = PairsOutcome(None, Gathered(np.arange(4), rows, 0), 0.0, {})
+  assert outcome.chance == 1 / 2  # One text of two; 3 / 4 and 1 / 4 of images.
 
 
 def test_a_model_that_gives_all_the_same_finds_nothing():

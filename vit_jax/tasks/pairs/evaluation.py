@@ -228,10 +228,13 @@ class PairsOutcome(Outcome):
   def chance(self) -> float:
     """The recall at 1 of random answers, the same for both ways.
 
-    N images with K texts in all have K / N texts each, so a random text is
-    right with a probability of 1 / N.
+    It is the share of pairs that are right: 1 / N for N images with different
+    captions, and more where images have the same caption.
     """
-    return 1 / len(self.gathered.index)
+    captions = self._captions
+    right = len({*zip(captions.owner, captions.group, strict=True)})
+    N, G = len(self.gathered.index), len(np.unique(captions.group))
+    return right / (N * G)
 
   @property
   def notes(self) -> list[str]:

@@ -19,11 +19,12 @@ class Ranks:
 
   Attributes:
     texts: Ranks of an image's texts among all texts, for each image.
-    images: Ranks of a text's images among all images, for each text.
+    images: Ranks of a text's images among all images, for each of the G groups
+      of texts.
   """
 
   texts: Int[np.ndarray, " N"]
-  images: Int[np.ndarray, " K"]
+  images: Int[np.ndarray, " G"]
 
   @functools.cached_property
   def scores(self) -> dict[str, float]:
@@ -63,30 +64,38 @@ def ranks(
   Args:
     owner: The image of each text.
     groups: The number of each text's group; equal texts, for example, are one
-      group. All texts in the groups of an image's own texts are right for it.
-      By default, each text is a group of its own.
+      group. A group counts as one text, with the vector of its first one, and
+      is right for all images that own a text of it. By default, each text is a
+      group of its own.
   """
   numbers = np.arange(len(v)) if groups is None else np.asarray(groups)
-  _, group = np.unique(numbers, return_inverse=True)
+  _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+  v = v[first]  # (G, R)
   texts = np.zeros(len(u), int)
   for rows in _blocks(len(u)):
-    is_own = owner[None] == np.arange(len(u))[rows, None]  # (b, K)
-    has_group = np.zeros((len(is_own), group.max() + 1), bool)
-    places, columns = np.nonzero(is_own)
-    has_group[places, group[columns]] = True
-    texts[rows] = _ranks(u[rows] @ v.T, has_group[:, group])
+    texts[rows] = _ranks(u[rows] @ v.T, _are_pairs(rows, len(v), owner, group))
   images = np.zeros(len(v), int)
   for rows in _blocks(len(v)):
-    is_right = np.zeros((len(group[rows]), len(u)), bool)
-    places, columns = np.nonzero(group[rows, None] == group[None])
-    is_right[places, owner[columns]] = True
-    images[rows] = _ranks(v[rows] @ u.T, is_right)
+    images[rows] = _ranks(v[rows] @ u.T, _are_pairs(rows, len(u), group, owner))
   return Ranks(texts, images)
+
+
+def _are_pairs(
+  rows: slice, count: int, of: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+  """Which of `count` others belong to each of some rows, (b, count).
+
+  Texts k pair the row of[k] with the other others[k].
+  """
+  found = np.zeros((rows.stop - rows.start, count), bool)
+  here = (rows.start <= of) & (of < rows.stop)
+  found[of[here] - rows.start, others[here]] = True
+  return found
 
 
 def _blocks(count: int) -> list[slice]:
   """Slices that part `count` rows into blocks of `ROWS`."""
-  return [slice(k, k + ROWS) for k in range(0, count, ROWS)]
+  return [slice(k, min(k + ROWS, count)) for k in range(0, count, ROWS)]
 
 
 def _ranks(cosines: np.ndarray, is_right: np.ndarray) -> np.ndarray:
