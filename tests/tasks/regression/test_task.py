@@ -67,8 +67,8 @@ def test_the_headline_tells_each_target_as_their_units_differ():
   )
   told = RegressionTask().scores.headline(outcome.metrics | outcome.by_class())
   errors = "0.25 (length), 5 (weight)"
-  few = "(too few images to judge by)"
-  assert told == f"Predictions are off by {errors} on average on 2 images {few}"
+  few = ", with R2 0.5000 (too few images to judge by)"
+  assert told == f"Predictions are off by {errors} on average on 2 images{few}"
   alone = RegressionTask().scores.headline(
     {"eval/mae": 0.25, "eval/examples": 2}
   )

@@ -71,15 +71,18 @@ class NumberScores(Scores):
   """The error of each target in the headline."""
 
   def result(self, metrics: Mapping[str, Any]) -> str:
-    """The error of each target: their units differ, so there is no mean."""
+    """The error of each target, as units differ, and R2, as folds have it."""
     scores = Split.EVAL.scores(metrics)
     each = scores.get("mae_by_target", {})
     errors = f"{scores['mae']:.4g}"
     if len(each) > 1 and np.isfinite(scores["mae"]):
       errors = ", ".join(f"{mae:.4g} ({name})" for name, mae in each.items())
+    r2 = ""
+    if np.isfinite(scores.get("r2", np.nan)):
+      r2 = f", with {self.metric.text(metrics)}"
     return (
       f"Predictions are off by {errors} on average on "
-      f"{scores['examples']:,} images"
+      f"{scores['examples']:,} images{r2}"
     )
 
 
