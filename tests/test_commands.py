@@ -144,6 +144,24 @@ def test_a_key_for_a_command_without_a_configuration(command, key, message):
   assert line.startswith(start + message)
 
 
+@pytest.mark.parametrize(
+  "command, flag, meant",
+  [
+    ("report.similar", "top", "neighbours"),
+    ("report.similar", "text", "query"),
+    ("predict", "k", "top"),
+    ("predict", "csv", "out"),
+    ("evaluate", "split", "test"),
+  ],
+)
+def test_another_commands_name_of_a_flag_names_the_right_one(
+  command, flag, meant
+):
+  line = refused(f"vit_jax.{command}", "runs/x", f"--{flag}=3")
+  said = f"--{flag} is not a flag of this command; did you mean --{meant}?"
+  assert said in line
+
+
 def write_report(out):
   from vit_jax.report.write import report_files
 

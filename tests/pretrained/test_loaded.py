@@ -312,6 +312,10 @@ REFUSED = {
     lambda model, photos: model.attention(photos[0], class_name="fox"),
     "class_name='fox' is none of the 5",
   ),
+  "evidence of a class that is near": (
+    lambda model, photos: model.attention(photos[0], class_name="cta"),
+    "counted from 0. Did you mean 'cat'",
+  ),
   "a name that is near": (
     lambda model, photos: model.predict(photos[0].removesuffix("g")),
     NEAR,

@@ -23,6 +23,7 @@ from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime.hints import near_names
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.task import Task
@@ -231,7 +232,10 @@ def _class_index(
   number = name.removeprefix("class ")
   if number.isdecimal() and int(number) < model.num_classes:
     return int(number)
+  near = near_names(name, origin.class_names)
+  hint = f" Did you mean {near[0]!r}?" if near else ""
   raise ValueError(
     f"--class_name={name!r} is none of the {model.num_classes} classes of the "
     "model: give a name as `predict` prints it, or a number, counted from 0."
+    f"{hint}"
   )

@@ -166,7 +166,8 @@ def unknown_flag(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
     for other, key in keys_by_name().items():
       flags_by_name[other] = SHORT.get(key, f"{flag}.{key}")
   flags_by_name |= {flag: flag for flag in flags.FLAGS}
-  near = hints.near_names(name, flags_by_name)
+  same = [f for f in flags.FLAGS if name in hints.names_elsewhere(f"--{f}")]
+  near = same or hints.near_names(name, flags_by_name)
   hint = "--help lists those it has."
   if name in DEVICES:
     hint = "JAX chooses: JAX_PLATFORMS=cpu before the command takes the CPU."
