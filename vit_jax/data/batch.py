@@ -70,16 +70,17 @@ class Transform(Protocol):
   def spec(self) -> Spec:
     """The arrays that `row` returns; none is called skipped or mask.
 
-    One that is called label takes the place of the example's own label: a
-    picture that is cropped with its image.
+    An array that is called label takes the place of the example's own label, as
+    for a mask that is cropped with its image.
     """
     ...
 
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
-    """The arrays of an example; in training, `rng` is its own generator.
+    """The arrays of an example, by name.
 
+    In training, `rng` is one generator, the example's own; in evaluation none.
     Raises UnreadableImageError if the image cannot be decoded.
     """
     ...
@@ -220,8 +221,8 @@ def _aligned_size(size: int) -> int:
 def put(batch: Batch, row: int, values: Mapping[str, Any]) -> None:
   """Writes the arrays of an example into a row of a batch.
 
-  The batch must have an array of each name. Raises ValueError if an array has
-  another shape than a row of the batch's array.
+  The batch must have an array of each of their names. Raises ValueError if an
+  array has another shape than a row of the batch's array.
   """
   for name, value in values.items():
     _check_shape(name, np.shape(value), batch)

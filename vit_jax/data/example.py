@@ -12,10 +12,13 @@ from vit_jax.runtime.checks import MAX_PIXELS
 from vit_jax.runtime.printable import counted
 
 MAX_BYTES = 8 * MAX_PIXELS
-"""The most bytes of a file, and of its samples: four of 16 bits for a pixel."""
+"""The most bytes of a file, and of its decoded samples.
+
+It is the size of an image of `MAX_PIXELS` with four samples of 16 bits a pixel.
+"""
 _MAX_SCANS = 100
 """The most scans of a JPEG; decoding each takes as long as a whole image."""
-_SCAN = b"\xff\xda"
+_SCAN = b"\xff\xda"  # The marker at which a scan of a JPEG begins.
 _SHOWN = 5  # Names of classes in the text of a source.
 
 Window = tuple[float, float]
@@ -92,7 +95,11 @@ class Subset(Source):
     return self._source[self._indices[index]]
 
   def __getattr__(self, name: str) -> Any:
-    if name == "label_spec":  # Absent where the source has none.
+    """Passes on `label_spec` and `ids`, which only some sources have.
+
+    Raises AttributeError for other names, and where the source has none.
+    """
+    if name == "label_spec":
       return getattr(self._source, name)
     if name == "ids":
       ids = getattr(self._source, name)
@@ -121,7 +128,10 @@ def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
 
 
 def sides(train: Source) -> dict[str, Any]:
-  """The keys of `data` by which images were held out, if any were."""
+  """The settings of `data` that tell which images were held out from `train`.
+
+  They are empty if none were.
+  """
   rule = getattr(train, "held_out", None)
   return rule.as_settings() if rule else {}
 
@@ -129,16 +139,16 @@ def sides(train: Source) -> dict[str, Any]:
 class BalancedClasses(Subset):
   """A source with as many examples of every class as of the largest one.
 
-  The examples of a smaller class are repeated in turn, so none comes more than
-  once more often than another of its class.
+  The examples of a smaller class are repeated in turn, so that any two of them
+  come equally often, or one of them once more.
 
   Attributes:
     rarest: The name of the class with the fewest examples.
     repeats_of_rarest: How often an example of that class comes, on average.
 
   Raises:
-    ValueError: if labels cannot be read without the images, or are not of two
-      classes or more.
+    ValueError: if labels cannot be read without the images, are not single
+      classes, or are all of one class.
   """
 
   def __init__(self, source: Any):
@@ -160,6 +170,7 @@ class BalancedClasses(Subset):
     self.repeats_of_rarest = float(counts.max() / counts.min())
     order = np.argsort(labels, kind="stable")
     starts = np.cumsum(counts) - counts
+    # Turn t has example t of each class, counted modulo the class's size.
     turns = np.arange(counts.max())[:, None] % counts + starts
     super().__init__(source, order[turns].ravel())
 
@@ -180,7 +191,8 @@ class ImageSpec:
     window: The values of images of more than 8 bits that become black and
       white; None for 0 and 65535.
     fast_dct: Whether JPEG files are decoded by the fast and less exact integer
-      transform, which is TensorFlow's default: a level of 255 off on average.
+      transform, which is TensorFlow's default. Its pixels differ from those of
+      the exact one by a level of 255 on average.
   """
 
   channels: int = 3
@@ -210,7 +222,7 @@ def check_classes(count: int, num_examples: int, counter: str) -> None:
 
 
 def check_size(height: int, width: int, times: int = 1) -> None:
-  """Raises UnreadableImageError for more than `times` `MAX_PIXELS` pixels."""
+  """Raises UnreadableImageError for more than `times * MAX_PIXELS` pixels."""
   most = times * MAX_PIXELS
   if height * width > most:
     raise UnreadableImageError(

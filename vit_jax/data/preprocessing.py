@@ -42,7 +42,7 @@ class Preprocessing:
   (16, 16, 3)
 
   Attributes:
-    size: Height and width in pixels; None where the source does not tell.
+    size: Height and width in pixels; None if the checkpoint records none.
     crop: How an image is brought to that size: crop, filter, rounding.
     mean: Subtracted from each channel on the device, as a fraction of full
       scale. It has a number for each channel.
@@ -52,11 +52,11 @@ class Preprocessing:
     cut_from: The size to which an image is resized before its upper-left part
       of `size` is kept; None resizes it to `size` itself.
     patches: How many patches an image is cut into if it keeps its proportions;
-      `size` is then that of the images that the positions belong to. None
-      resizes every image to `size`.
+      `size` is then the size of the images for which the position embeddings
+      were made. None resizes every image to `size`.
     bands: The names of the channels, if the data name them.
-    own_size: The size of an image whose pixels are answered, if it is not
-      resized to `size` for that.
+    own_size: How an image is resized for an answer about each of its pixels,
+      such as a segmentation; None resizes it to `size`.
   """
 
   size: tuple[int, int] | None
@@ -78,7 +78,7 @@ class Preprocessing:
 
   @property
   def image_size(self) -> tuple[int, int]:
-    """Height and width; raises ValueError if the model's source tells none."""
+    """Height and width; raises ValueError if the checkpoint records none."""
     if self.size is None:
       raise ValueError(
         "the checkpoint does not record the size of its images: give "
@@ -112,9 +112,9 @@ class Preprocessing:
     return ImageSpec(self.channels, self.window)
 
   def check_one_size(self, what: str) -> None:
-    """Raises ValueError if images keep their proportions, of several sizes.
+    """Raises ValueError if images keep their proportions, so sizes differ.
 
-    `what` names in the message what needs one size, with its verb, such as "an
+    `what` says in the message what needs one size, with its verb, such as "an
     exported program takes".
     """
     if self.patches is not None:

@@ -1,6 +1,7 @@
 """Settings of the data: which images, how they are read, what is done to them.
 
-Only the standard library is imported, here and by `Section`.
+This module and those of `runtime` that it imports need only the standard
+library.
 """
 
 import dataclasses
@@ -279,12 +280,12 @@ class DataSettings(Section):
         )
 
   def _needs_labels_file(self, name: str) -> bool:
-    """Whether a field of `_of_labels_file`, as it is set, needs such a file."""
+    """Whether a field of `_of_labels_file`, as set, needs a file of labels."""
     del name
     return True
 
   def _alternatives(self, name: str) -> str:
-    """The words for what a field of `_of_labels_file` may need instead."""
+    """Words for what a field of `_of_labels_file` may need in place of one."""
     del name
     return ""
 
@@ -303,7 +304,11 @@ class DataSettings(Section):
         )
 
   def _check_folders(self) -> None:
-    """Raises ValueError if two settings name images, or labels are not read."""
+    """Raises ValueError for settings of folders or files that exclude others.
+
+    These are `dir` beside `root` or `labels_file`, and a `labels_file` of which
+    `labels=False` reads no labels.
+    """
     if self.dir and (self.root or self.labels_file):
       raise ValueError(
         f"dir={self.dir!r} and root={self.root!r} both name images: give one."

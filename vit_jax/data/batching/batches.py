@@ -44,7 +44,8 @@ _CHUNK = 256  # Examples held in memory as encoded files at a time.
 class _Batches:
   """Batches of transformed examples; `rows` are this host's rows of each.
 
-  `compute(k)` is batch k, in the arrays `out` if they are given.
+  `compute(k)` is batch k, in the arrays `out` if they are given. With `skip`,
+  unreadable images are passed over; otherwise they raise an error.
   """
 
   source: Source
@@ -74,7 +75,7 @@ class _Batches:
     """
     if not isinstance(example, UnreadableImageError):
       try:
-        # An image's is `batch.ImageTransform.row`, which calls the transform.
+        # For an `ImageTransform`, its `row` calls the transform itself.
         row = self.transform.row(example, *rng)
         check_names(row, self._names)
         return {LABEL: example["label"], **row}
@@ -175,7 +176,7 @@ class TrainBatches(_Batches):
 
 @dataclasses.dataclass(frozen=True)
 class EvalBatches(_Batches):
-  """The batches of one pass in the source's order, over and over."""
+  """Batches in the source's order, one pass over the source after another."""
 
   @property
   def num_batches(self) -> int:
@@ -188,6 +189,11 @@ class EvalBatches(_Batches):
     return {**super().spec, MASK: ArraySpec((len(self.rows),), np.float32)}
 
   def compute(self, k: int, out: Batch | None = None) -> Batch:
+    """This host's rows of batch k, by array; see `spec`.
+
+    Rows beyond the source's end and those of unreadable images are 0, and so is
+    their mask.
+    """
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))
     indices = range(first + self.rows.start, stop)
@@ -212,7 +218,7 @@ def batch_ids(
   """Returns the `id` of each example in a training batch, over all hosts.
 
   An example that cannot be read has no id, so its index is given. In a run with
-  "skip", the batch held another image in its place.
+  on_unreadable="skip", the batch held another image in its place.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("test", data.DataSettings(name="digits"))
@@ -295,8 +301,8 @@ def read(
 ) -> Iterator[_Read]:
   """Yields examples; in place of an unreadable one, the error it raised.
 
-  `Source.read` calls a source's `__getitem__` for each, unless it has a faster
-  way.
+  `Source.read` calls the source's `__getitem__` for each index, unless the
+  source has a faster way.
   """
   for start in range(0, len(indices), chunk):
     some = indices[start : start + chunk]

@@ -26,8 +26,8 @@ def as_grain(
 
   Element p is bit for bit row p % B of batch p // B of `Loader.train`, whatever
   the batch size B: image and augmentation depend on (seed, p) alone. Grain's
-  slices, batches, processes and restored iterators keep that, and epochs run on
-  with a new order each. Host i of n takes `as_grain(...)[i::n]`. Returns
+  slices, batches, processes and restored iterators keep that, and each epoch
+  has an order of its own. Host i of n takes `as_grain(...)[i::n]`. Returns
   elements with `image` uint8 (H, W, C), `label` int32 or float32 (K,), and
   `skipped` bool; without a seed also `mask`, as `EvalPasses` has it. Raises
   ValueError if an argument is out of range, or Grain is not installed.

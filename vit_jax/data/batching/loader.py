@@ -125,6 +125,8 @@ class Loader:
     on_unreadable: "stop" raises UnreadableImageError at an unreadable image;
       "skip" replaces it by the next readable example in training, and masks it
       out in evaluation.
+    process_index: The number of this host.
+    process_count: The number of hosts.
   """
 
   num_workers: int = 0
@@ -165,7 +167,7 @@ class Loader:
     repeats: int = 1,
     packing: Optional["Packing"] = None,
   ) -> BatchIterator:
-    """Endless shuffled batches; every example once an epoch, epochs run on.
+    """Starts endless shuffled batches, with every example once in each epoch.
 
     Batch k over all hosts depends on (seed, k) alone, augmentation included,
     and a host gets its contiguous rows of it. Returns an iterator, to be closed
@@ -182,8 +184,8 @@ class Loader:
       first_batch: The number of the first batch; a run that is resumed after
         step n begins with batch n.
       repeats: Times that a batch shows an example, augmented anew each time.
-      packing: How the images share rows; None gives each a row of its own. The
-        transform is then an `IntoPatches`.
+      packing: How the images share rows, for a transform that is an
+        `IntoPatches` or a `WithTexts` of one; None gives each image a row.
     """
     self.check(source, batch_size, seed)
     checked("first_batch", int, first_batch, NOT_NEGATIVE)
@@ -263,9 +265,9 @@ def make_loader(
 ) -> Loader:
   """Makes the loader that settings ask for.
 
-  If they leave the number of workers open, one process per core decodes, or
-  none if `image_size` is tiny. With `photographs` there are processes even
-  then, since the files may be much larger.
+  If they leave the number of workers open, one process per core decodes, 16 at
+  most, or a thread if `image_size` is tiny. With `photographs` there are
+  processes even then, since the files may be much larger.
   """
   workers = settings.num_workers
   if workers == -1:
@@ -279,7 +281,7 @@ def make_loader(
 
 
 def workers_for(photographs: bool, image_size: tuple[int, int]) -> int:
-  """The number of processes if the settings leave it to `make_loader`."""
+  """The number of processes if the settings leave it open; 0 is a thread."""
   tiny = not photographs and math.prod(image_size) <= _SMALL_IMAGE
   return 0 if tiny else min(_MOST_WORKERS, num_cores())
 

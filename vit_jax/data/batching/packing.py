@@ -1,14 +1,14 @@
 """Several images share a row of a batch (NaViT, arXiv:2307.06304).
 
 A batch of B images has R = B / m rows of N patches each, whatever the sizes of
-its images: m share a row on average, and twice as many at most. It is still a
-function of the seed and its number alone, and has the images that it would
-have with a row for each: every image once an epoch.
+its images: m of them share a row on average, and 2 m at most. The batch is
+still a function of the seed and its number alone, and has the same images as if
+each had a row of its own; an epoch has every image once.
 
-Rows are filled in windows of a few rows, each from its own share of the images:
-the largest image comes first, and each goes to the first row that has room for
-it. Where the images of a window do not fit, none is left out: the larger ones
-are shown with fewer patches, as many as fit.
+The rows of a batch are filled a few at a time, and such a window has images of
+its own: the largest image comes first, and each goes to the first row that has
+room for it. If the images of a window do not fit, none of them is left out: the
+larger ones are shown with fewer patches, as many as fit.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from vit_jax.data.example import Example, UnreadableImageError
 from vit_jax.data.transforming.sizes import AnySize, Shape
 
 _WINDOW = 8  # Rows that are filled together.
-_LIMITS = 1  # Added to the seed of random limits, which no other draw shares.
+_LIMITS = 1  # The end of the key of random limits, which no other draw has.
 _UNKNOWN = 1, 1  # In place of the shape of an unreadable file.
 
 
@@ -67,7 +67,7 @@ class Packing:
     images: m, the images of a row on average.
     tokens: N, the patches of a row: at least as many as an image may have.
     least: Each image's limit of patches is drawn at random, from this number up
-      to the most that an image may have; None sets the limit to that.
+      to the most that an image may have; None gives every image the most.
   """
 
   images: int
@@ -107,9 +107,10 @@ class Packing:
   ) -> tuple[np.ndarray, np.ndarray]:
     """The number of patches of each image, and the row that it goes to.
 
-    Both are arrays (n,), for n images, m for each of the rows. If the images do
-    not fit, none gets more patches than the largest limit with which they do.
-    That is N / m at least, since then any row that lacks room has m images.
+    Both are arrays (n,), for n = m * `rows` images. If the images do not fit,
+    bisection finds the largest limit with which they do, and no image gets more
+    patches than that. With a limit of N / m all fit, since a row has room for
+    another image until it has m of them.
     """
     limits = np.full(len(shapes), size.tokens)
     if self.least is not None:
@@ -156,9 +157,9 @@ class Packing:
   def padding(
     self, size: AnySize, shapes: Sequence[Shape], rows: int, seed: int
   ) -> Padding:
-    """The padding of a batch's rows, if images of these shapes are shown whole.
+    """The padding of a batch's rows, if images of these shapes are not cropped.
 
-    If the images do not fill the last window, it repeats the first ones.
+    If the images do not fill the last window, the first ones fill it up.
     """
     if not shapes:
       return Padding(0, 0, 0)
@@ -187,9 +188,10 @@ class Packing:
 def first_fit(
   counts: np.ndarray, rows: int, tokens: int, most: int
 ) -> np.ndarray | None:
-  """The row of each image, or None if they do not fit.
+  """The number of the row of each image, (n,), or None if they do not fit.
 
-  The largest image comes first, and each goes to the first row that has room
+  `counts`, (n,), has the patches of each image. The largest image comes first,
+  and each goes to the first of `rows` rows of `tokens` patches that has room
   for its patches and holds fewer than `most` images.
 
   >>> import numpy as np
@@ -215,8 +217,9 @@ class PackedBatches(TrainBatches):
   """Endless shuffled batches of rows that hold several images each.
 
   `batch_size` counts images, and `rows` are this host's rows, of R. The
-  transform is an `IntoPatches`. A window that lies on two hosts is read by
-  both, so that the batch is the same for any number of them.
+  transform is an `IntoPatches`, or a `WithTexts` of one. A window that lies on
+  two hosts is read by both, so that the batch is the same for any number of
+  hosts.
   """
 
   packing: Packing = dataclasses.field(kw_only=True)
@@ -228,6 +231,7 @@ class PackedBatches(TrainBatches):
     return batch_spec(self.packing.spec(row), len(self.rows))
 
   def compute(self, k: int, out: Batch | None = None) -> Batch:
+    """This host's rows of batch k, by array; see `spec`. Padding is 0."""
     batch = allocate(self.spec) if out is None else out
     for name in batch.keys() - {"image"}:
       batch[name][:] = 0
@@ -249,8 +253,9 @@ class PackedBatches(TrainBatches):
   def _images_by_row(
     self, k: int, unreadable: list[str]
   ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the row of each image on this host in batch k, and its arrays.
+    """Yields, for each image of batch k on this host, its row and its arrays.
 
+    The row is counted from this host's first one.
     A line on each image that could not be read is added to `unreadable`.
     """
     m, total = self.packing.images, self.packing.rows(self.batch_size)

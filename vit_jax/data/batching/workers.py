@@ -163,7 +163,8 @@ class _Process:
     self._connection, theirs = _CONTEXT.Pipe()
     arguments = (theirs, memory, numbers, slots, spec)
     self._process = _CONTEXT.Process(target=_main, args=arguments, daemon=True)
-    # In a thread, no signal's handler can interrupt it halfway.
+    # Python runs signal handlers in the main thread only, so none can interrupt
+    # `_start` halfway.
     with theirs, futures.ThreadPoolExecutor(1) as thread:
       thread.submit(self._start).result()
     for slot in range(count):
@@ -175,7 +176,7 @@ class _Process:
     # The new process inherits what this thread blocks.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     self._process.start()
-    # At exit, it is called before multiprocessing waits for its processes.
+    # At exit, `close` is called before multiprocessing waits for its processes.
     self.close = util.Finalize(
       self, _stop_process, [self._process], exitpriority=1
     )

@@ -230,7 +230,7 @@ def _turn(stored: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def _with_alpha(opaque: np.ndarray, channels: int) -> np.ndarray:
-  """Adds a channel of 255 to an image that has one too few."""
+  """Adds a channel of 255 to an image if it has one less than `channels`."""
   if opaque.shape[2] == channels:
     return opaque
   return np.dstack([opaque, np.full(opaque.shape[:2], 255, np.uint8)])
@@ -261,7 +261,7 @@ def _png_size(encoded: bytes) -> tuple[int, int] | None:
 def _decode_with_opencv(
   encoded: bytes, image_spec: ImageSpec
 ) -> np.ndarray | None:
-  """Decodes an opaque PNG; None if Pillow has to."""
+  """Decodes a PNG for which `_png_size` gives a size; None if Pillow has to."""
   is_coloured = encoded[25] != 0  # The colour type: 0 is grey, 2 is RGB.
   # OpenCV rounds otherwise than Pillow as it makes colours grey.
   if image_spec.channels > 4 or (image_spec.grey and is_coloured):

@@ -52,7 +52,11 @@ def read_header(encoded: bytes) -> Header | None:
 
 
 def orientation_of(encoded: bytes) -> int:
-  """The orientation of any JPEG file, of other colours or cut short as well."""
+  """The Exif orientation of any JPEG file; 1, upright, if it tells none.
+
+  The file may also have other colours than `read_header` takes, or be cut
+  short.
+  """
   turn = _Turn()
   at = len(_START)
   try:
@@ -81,7 +85,7 @@ class _Turn:
     return 1 if found is None else found
 
   def see(self, encoded: bytes, at: int) -> None:
-    """Looks at the segment whose length is at `at`."""
+    """Reads an APP1 segment, whose two bytes of length lie at `at`."""
     start, end = at + 2, at + _two_bytes(encoded, at)
     if self._exif is None and encoded.startswith(_EXIF, start):
       self._exif = orientations.of_exif(encoded[start:end])
@@ -92,7 +96,8 @@ class _Turn:
 def _walk(encoded: bytes) -> Header | None:
   """Reads the segments up to the first scan, for `read_header`.
 
-  Raises IndexError if a segment runs past the end.
+  Returns None if there is no scan, or not one frame before it, of 8 bits and 1
+  or 3 colours. Raises IndexError if a segment runs past the end.
   """
   at = len(_START)
   turn = _Turn()
@@ -103,6 +108,8 @@ def _walk(encoded: bytes) -> Header | None:
       at += 1
       continue
     if marker in _FRAMES:
+      # Marker, length, bits, height, width, number of colours; two bytes each
+      # but for the bits and the number.
       bits = encoded[at + 4]
       colours = encoded[at + 9]
       if frame or bits != 8 or colours not in (1, 3):

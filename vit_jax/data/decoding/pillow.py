@@ -46,7 +46,8 @@ def brightest(encoded: bytes) -> float | None:
   if narrow or encoded.startswith(_JPEG_START):
     return None
   samples = None
-  with contextlib.suppress(Exception):  # Decoding it for the run says why.
+  # If the file is damaged, the decoding for the run says so.
+  with contextlib.suppress(Exception):
     try:
       with _open(encoded) as image:
         example.check_size(image.height, image.width)
@@ -239,9 +240,9 @@ def _wide_samples(
 ) -> np.ndarray | None:
   """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
 
-  It is None if the high bytes, which are Pillow's own pixels, are enough: those
-  of a colour image without a window or a transparent colour. Raises
-  UnreadableImageError if samples of 16 bits cannot be read.
+  It is None if Pillow's own pixels are enough: those of an image of 8 bits, or
+  the high bytes of a colour image, without a window or a transparent colour.
+  Raises UnreadableImageError if samples of 16 bits cannot be read.
   """
   tags = getattr(image, "tag_v2", {})  # Only TIFF files have them.
   formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}

@@ -84,8 +84,8 @@ def augment(
 ) -> np.ndarray:
   """Changes the colours and erases a box, as far as the settings say so.
 
-  Changes of colours treat a grey image as RGB. Returns the image, uint8 (H, W,
-  C), as it was given.
+  The image and the result are uint8 (H, W, C). To change its colours, a grey
+  image is made RGB and back.
   """
   if settings.colour_changes:
     C = image.shape[2]

@@ -29,7 +29,7 @@ _JITTER, _GREY = 0.8, 0.2  # Probabilities of these changes.
 _BRIGHTNESS = _CONTRAST = 0.4
 _SATURATION, _HUE = 0.2, 0.1
 _LOOKED_AT = 8  # Images whose sizes are compared with a large crop.
-_RADIUS = 0.1, 2.0  # The blur's, in pixels.
+_RADIUS = 0.1, 2.0  # Least and greatest radius of the blur, in pixels.
 # Probabilities to blur and to solarize the first, the second and a small crop.
 _CHANCES = (1.0, 0.0), (0.1, 0.2), (0.5, 0.0)
 
@@ -48,7 +48,7 @@ class MultiCrop:
     count: n, the number of small crops.
     areas: Shares of the image's area: a small crop covers between the first
       two, and a large one between the last two.
-    flip: Whether every other crop is mirrored.
+    flip: Whether crops are mirrored, each with probability 1/2.
     colours: Whether colours are changed.
     pixels: How a file becomes pixels.
     chances: The probabilities of blur and of solarization, for the first large,
@@ -170,9 +170,10 @@ class MultiCrop:
 def change_colours(
   image: np.ndarray, chances: tuple[float, float], rng: np.random.Generator
 ) -> np.ndarray:
-  """Changes the colours of uint8 (H, W, C), C = 1 or 3, then blurs, solarizes.
+  """Changes the colours of an image at random, then blurs and solarizes it.
 
-  `chances` are the probabilities of the blur and of the solarization.
+  The image and the result are uint8 (H, W, C), C = 1 or 3. `chances` are the
+  probabilities of the blur and of the solarization.
   """
   C = image.shape[2]
   picture = Image.fromarray(np.repeat(image, 3, axis=2) if C == 1 else image)
@@ -208,7 +209,7 @@ def _jitter(picture: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def _turn_hue(picture: Image.Image, turn: float) -> Image.Image:
-  """Turns the hue by `turn`, a part of the colour circle."""
+  """Turns the hue by `turn`, a fraction of the colour circle."""
   hsv = np.array(picture.convert("HSV"))
   hsv[..., 0] += np.uint8(round(turn * 255) % 256)
   return Image.fromarray(hsv, "HSV").convert("RGB")

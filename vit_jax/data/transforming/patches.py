@@ -113,9 +113,9 @@ def some_shapes(source: Source) -> list[Shape]:
 
 
 def padding(size: AnySize, shapes: Sequence[Shape]) -> float:
-  """The share of the rows that no patch of these images fills; 0 if none.
+  """The share of padding in the rows of images of these shapes.
 
-  Each image has a row of its own, and is shown whole.
+  Each image has a row of its own, and is not cropped. Without images it is 0.
   """
   filled = [math.prod(size.grid(shape)) / size.tokens for shape in shapes]
   return 1 - float(np.mean(filled)) if filled else 0.0

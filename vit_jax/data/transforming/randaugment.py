@@ -51,7 +51,8 @@ def rand_augment(
     image: uint8 of shape (H, W, 3), which the result has as well.
     magnitude: strength of every operation, 0 to `settings.MAX_MAGNITUDE`.
     as_published: whether to draw from `PUBLISHED` instead.
-    timm: whether to draw from `TIMM`, half of the time and up to 10.
+    timm: whether to draw from `TIMM`, and to apply each operation half of the
+      time, with a magnitude that is drawn around `magnitude`, 10 at most.
   """
   if num_layers == 0:
     return image

@@ -1,7 +1,7 @@
 """Sizes of images that keep their proportions.
 
-At most so many patches cover an image, as in SigLIP 2 (NaFlex,
-arXiv:2502.14786).
+An image is resized so that a given number of patches or fewer cover it, as in
+SigLIP 2 (NaFlex, arXiv:2502.14786).
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ Shape = tuple[int, int]
 Box = tuple[int, int, int, int]
 """Top, left, height and width."""
 
-# The scales between which the size of an image is searched, and how closely.
+# Least and greatest scale by which an image is resized, and the error of the
+# search between them.
 _SMALLEST, _LARGEST = 1e-6, 100.0
 _CLOSE = 1e-5
 
@@ -48,7 +49,7 @@ class AnySize:
 
   @property
   def height_width(self) -> Shape:
-    """Raises ValueError, as images of any size have no common one."""
+    """Raises ValueError, as images of any size have no common size."""
     raise ValueError(
       "images that keep their proportions have no common height and width."
     )
@@ -59,10 +60,10 @@ class AnySize:
     return h * self.patch_size, w * self.patch_size
 
   def grid(self, shape: Shape) -> Shape:
-    """The numbers of patches along height and width that cover such a box.
+    """The patches along height and width that cover a box of this shape.
 
-    The box is resized by the largest scale at which they are `tokens` or fewer,
-    found by bisection; both sides are rounded up to whole patches.
+    The box is resized by the largest scale at which `tokens` patches or fewer
+    cover it, found by bisection; both sides are rounded up to whole patches.
     """
     # At the smallest scale, one patch has to cover the longest side.
     least = min(_SMALLEST, self.patch_size / max(shape))
@@ -102,7 +103,9 @@ class AnySize:
 
 @dataclasses.dataclass(frozen=True)
 class OwnSize:
-  """The size of an image whose pixels are answered, as DPT's processor has it.
+  """The size to which an image is resized for an answer about each pixel.
+
+  The sizes are those that DPT's processor chooses.
 
   >>> from vit_jax.data.transforming.sizes import OwnSize
   >>> as_dinov2 = OwnSize(pad_to=14)
@@ -113,12 +116,12 @@ class OwnSize:
   ((384, 512), ((0, 0), (0, 0)))
 
   Attributes:
-    size: The height and width that it is resized to; None leaves it as it is.
+    size: The height and width to resize to; None keeps the image's own.
     keeps_proportions: Whether both sides are scaled alike, by the scale of the
       side that changes less.
-    multiple: Both sides are rounded to multiples of it.
-    pad_to: Zeros are added around the normalised image until both sides are
-      multiples of it.
+    multiple: The number to whose multiples both sides are rounded.
+    pad_to: The number to whose multiples both sides of the normalised image are
+      then padded, by zeros around it.
   """
 
   size: Shape | None = None
@@ -152,7 +155,7 @@ class OwnSize:
     return height, width
 
   def padding(self, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The zeros above and below, and left and right, of such an image."""
+    """How many zeros to add to an image: (above, below), (left, right)."""
     rows, columns = (-side % self.pad_to for side in shape)
     return (
       (rows // 2, rows - rows // 2),

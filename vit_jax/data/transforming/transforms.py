@@ -121,8 +121,8 @@ class Places(NamedTuple):
     shape: Height and width of the upright image.
     box: The part of it that was resized, as (top, left, height, width).
     size: Height and width that the box was resized to.
-    part: The part of that which was taken, as (top, left, height, width); it
-      may begin or end outside.
+    part: The part of the resized box that was taken, as (top, left, height,
+      width); it may begin or end outside of the box.
     mirrored: Whether the part was then mirrored.
   """
 
@@ -143,7 +143,10 @@ class Places(NamedTuple):
     return cls(shape, box, size, (0, 0, *size))
 
   def cut(self, top: int, left: int, size: tuple[int, int]) -> "Places":
-    """The places of a part of the result; it may begin or end outside of it."""
+    """The places of a part of the transformed image, of `size` (H, W).
+
+    Its corner is at (top, left); it may begin or end outside of the image.
+    """
     above, before, _, width = self.part
     height, new_width = size
     if self.mirrored:
@@ -166,7 +169,11 @@ class Places(NamedTuple):
     return np.where(below[:, None] | beside[None], outside, values)
 
   def _along(self, axis: int, length: int) -> np.ndarray:
-    """The pixel of a picture of `length` that each row or column shows."""
+    """Where the rows (axis 0) or columns (axis 1) of the part are in a picture.
+
+    The result has an index for each of them, among the picture's `length` rows
+    or columns, or outside.
+    """
     numbers = np.arange(self.part[axis + 2]) + self.part[axis] + 0.5
     within = numbers * self.box[axis + 2] / self.size[axis]
     places = (self.box[axis] + within) * length / self.shape[axis]
@@ -340,7 +347,7 @@ def _pad_crop(
 ) -> tuple[np.ndarray, Places]:
   """Shifts an image by up to `pad` pixels each way, and fills up with black.
 
-  Returns it, and where its pixels lie in the file's image.
+  Returns the image, and where its pixels lie in the file's image.
   """
   H, W, _ = image.shape
   top, left = rng.integers(2 * pad, endpoint=True, size=2)
@@ -410,8 +417,9 @@ def _resize_with_opencv(
 def resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C) in a quarter of the time of `resize`.
 
-  Shrinking bilinearly to less than half would ignore pixels. So it only goes to
-  a multiple of `size`, and averaging whole lines does the rest.
+  Shrinking bilinearly to less than half would ignore pixels. So the image is
+  shrunk bilinearly to a multiple of `size`, half of its own or more, and then
+  whole lines are averaged.
   """
   (h, w, _), (H, W) = image.shape, size
   multiple = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
@@ -427,9 +435,10 @@ def resized_shape(
 ) -> tuple[int, int]:
   """Height and width that an image is resized to, before the crop.
 
-  Where it is cropped to a square, the long side is rounded down, as
-  torchvision and Hugging Face do; with areas it is rounded to the nearest, as
-  big_vision does. With `longest_ratio`, it may be smaller than the crop.
+  If the crop is a square, the long side is rounded down, as torchvision and
+  Hugging Face do; with interpolation "area" it is rounded to the nearest, as
+  big_vision does. With `longest_ratio`, the resized image may be smaller than
+  the crop.
   """
   if settings.crop == "resize":
     return size
@@ -471,9 +480,9 @@ def resize_by_settings(
 ) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C) by the filter of the settings.
 
-  Pillow rounds between its two passes, of which the second may be along the
-  width. torchvision resizes along the width first, by coarser weights, or
-  rounds at the end alone.
+  Pillow rounds to 8 bits after its pass along one axis, and again after the
+  other axis; the width may be the second. torchvision resizes along the width
+  first, by coarser weights, or for floats rounds only at the end.
   """
   name = settings.interpolation
   if settings.resizer in TENSORFLOW:

@@ -77,10 +77,10 @@ def _resize_first_axis(lines: Pixels, count: int, interpolation: str) -> Pixels:
 def _weights(
   old: int, new: int, interpolation: str
 ) -> tuple[Int[np.ndarray, "new taps"], Int[np.ndarray, "new taps"], int]:
-  """The old lines that each new line sums up, their weights, and the bits.
+  """The old lines that each new line sums up, their weights, and `bits`.
 
-  The weights of a new line add up to 2^bits, but for rounding. An old line
-  beyond the edge has a weight of 0.
+  The weights of a new line are whole numbers that add up to 2^bits, but for
+  rounding. An old line beyond the edge has a weight of 0.
   """
   kernel, reach = KERNELS[interpolation]
   wider = max(old / new, 1.0)

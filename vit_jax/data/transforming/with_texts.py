@@ -23,7 +23,7 @@ class WithTexts(Transform):
   """
 
   images: Any  # An `ImageTransform`.
-  length: int
+  length: int  # T, the number of ids of a caption.
 
   @property
   def size(self) -> AnySize:
@@ -35,7 +35,7 @@ class WithTexts(Transform):
     return dataclasses.replace(self, images=self.images.with_tokens(tokens))
 
   def shape(self, example: Example, rng: np.random.Generator) -> Shape:
-    """The height and width of what is cut into patches."""
+    """The height and width of the part of an image that is cut into patches."""
     return self.images.shape(example, rng)
 
   @property
