@@ -1,7 +1,8 @@
 """Every way to ask a model gives the same answer as `model.apply`.
 
 The ways are `predict_images`, the steps of `evaluate` and of the probes, and
-the exported programs. Pictures are not square, nor of the model's size.
+the exported programs, of which ONNX Runtime runs one. Pictures are not square,
+nor of the model's size.
 """
 
 import contextlib
@@ -16,7 +17,6 @@ import pytest
 import tifffile
 
 from tests import encoders, published, tiny
-from tests.rows import some_slow
 from vit_jax import predict_images
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.exporter import export_model
@@ -58,8 +58,6 @@ MODELS = {
 NO_HEAD = ("token", "map", "clip", "distilled")
 HEADLESS = [f"{name} without head" for name in (*NO_HEAD, "resnet")]
 OWN = (*MODELS, *HEADLESS, "masked")
-# One of each part that is read in a way of its own.
-FAST = ("map", "hf_deit")
 
 
 @functools.cache
@@ -120,14 +118,20 @@ def _pictures(channels, folder):
   return files
 
 
-def _applied(name, folder):
-  """Pixels, and what `model.apply` makes of them: (B, K) or (B, D)."""
+def _applied(name, pixels):
+  """What `model.apply` makes of pixels, and the features that probes read.
+
+  The answer is (B, K), or (B, D) without classes.
+  """
   model, params, preprocessing, loss = opened(name)
-  pictures = _pictures(preprocessing.channels, folder)
-  pixels = read_images(preprocessing, pictures)
-  x = normalize(jnp.asarray(pixels), **preprocessing.normalization)
-  answer = jax.jit(model.apply)({"params": params}, x)
-  return pictures, pixels, _probabilities(model, answer, loss)
+
+  @jax.jit
+  def run(params, pixels):
+    x = normalize(pixels, **preprocessing.normalization)
+    return model.apply({"params": params}, x), represent(model, params, x)
+
+  answer, features = run(params, jnp.asarray(pixels))
+  return _probabilities(model, answer, loss), np.asarray(features)
 
 
 def _probabilities(model, logits, loss):
@@ -143,17 +147,15 @@ def _assert_same(found, expected, tolerance=1e-5):
   np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
 
-every_model = pytest.mark.parametrize(
-  "name",
-  some_slow((*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN), FAST),
-)
-
-
 @pytest.mark.slow
-@every_model
+@pytest.mark.parametrize(
+  "name", (*published.CHECKPOINTS, *encoders.NAMES, *RUNS, *OWN)
+)
 def test_every_way_gives_the_answer_of_the_model(name, tmp_path):
   model, params, preprocessing, loss = opened(name)
-  pictures, pixels, expected = _applied(name, tmp_path)
+  pictures = _pictures(preprocessing.channels, tmp_path)
+  pixels = read_images(preprocessing, pictures)
+  expected, represented = _applied(name, pixels)
   options = dict(preprocessing=preprocessing)
   if K := model.num_classes:
     found = predict_images(model, params, pictures, top=K, loss=loss, **options)
@@ -166,27 +168,19 @@ def test_every_way_gives_the_answer_of_the_model(name, tmp_path):
   (batch,) = predict(
     model, params, pictures, task=answering(loss), features=True, **options
   )
-  features = np.stack([one.features for one in batch])
-  represented = _represented(name, pixels)
-  _assert_same(features, represented)
+  _assert_same(np.stack([one.features for one in batch]), represented)
   if not model.num_classes:
     _assert_same(represented, expected)
-  size = preprocessing.image_size
-  exported = export_model(_with_origin(name), params, size, ("cpu",))
+  size, described = preprocessing.image_size, _with_origin(name)
+  exported = export_model(described, params, size, ("cpu",))
   logits = exported.call(jnp.asarray(pixels))
   _assert_same(_probabilities(model, logits, loss), expected)
-
-
-def _represented(name, pixels):
-  """The features that probes read."""
-  model, params, preprocessing, _ = opened(name)
-
-  @jax.jit
-  def run(params, pixels):
-    x = normalize(pixels, **preprocessing.normalization)
-    return represent(model, params, x)
-
-  return np.asarray(run(params, jnp.asarray(pixels)))
+  pytest.importorskip("onnx", reason="needs the extra onnx")
+  runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+  session = runtime.InferenceSession(export_onnx(described, params))
+  (logits,) = session.run(["logits"], {"images": pixels})
+  found = _probabilities(model, jnp.asarray(logits), loss)
+  _assert_same(found, expected)
 
 
 def _assert_evaluated(name, pixels, expected):
@@ -211,17 +205,3 @@ def _with_origin(name):
   size, mean, std = preprocessing.size, preprocessing.mean, preprocessing.std
   changed = dataclasses.replace(origin, image_size=size, mean=mean, std=std)
   return model.clone(origin=changed)
-
-
-@pytest.mark.slow
-@every_model
-def test_onnx_runtime_gives_the_answer_of_the_model(name, tmp_path):
-  pytest.importorskip("onnx", reason="needs the extra onnx")
-  runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
-  _, params, _, loss = opened(name)
-  _, pixels, expected = _applied(name, tmp_path)
-  model = _with_origin(name)
-  session = runtime.InferenceSession(export_onnx(model, params))
-  (logits,) = session.run(["logits"], {"images": pixels})
-  found = _probabilities(model, jnp.asarray(logits), loss)
-  _assert_same(found, expected)

@@ -49,7 +49,11 @@ def test_the_page_shows_what_was_measured():
   "name, fault", [(name, fault) for name in ROWS for fault in ROWS[name].faults]
 )
 def test_a_fault_is_found(name, fault):
-  """By the rates and the decay, without training, if these show it best."""
+  """Training ends with the first steps that show it.
+
+  Where the rates or the decay show it best, nothing is trained.
+  """
   by = json.loads(page.MEASURED.read_text())[name]["faults"][fault]["by"]
-  marks = () if by in ("rate", "decay") else recording.MARKS
-  assert measure.shown_by(name, fault, marks)["found"]
+  trained = [recording.MARKS[:3], recording.MARKS]
+  tried = [()] if by in ("rate", "decay") else trained
+  assert any(measure.shown_by(name, fault, marks)["found"] for marks in tried)

@@ -1,7 +1,8 @@
 """Every objective with every encoder: one step, and the encoder that leaves.
 
-An objective's model holds its encoder, so each takes all families. Those that
-cannot be are listed with the reason.
+An objective's model holds its encoder, so each takes all families, of which
+those that differ within their layers alone are tried with one objective. Those
+that cannot be are listed with the reason.
 """
 
 import contextlib
@@ -114,7 +115,19 @@ REFUSED = {
   ("masked", "map"): _POOLS,
   ("masked", "pe"): _POOLS,
 }
-CELLS = [(o, e) for o in OBJECTIVES for e in ENCODERS]
+# Families that differ from others within their layers alone: in norms, scales,
+# activations and biases, or in a position that another has. An objective meets
+# an encoder at its tokens, positions and pooling: one objective tries these.
+WITHIN_LAYERS = (
+  *("dinov2", "rope_axial", "eva", "deit3", "clip", "beit3", "internvit"),
+  "parallel",
+)
+CELLS = [
+  (objective, encoder)
+  for objective in OBJECTIVES
+  for encoder in ENCODERS
+  if objective == "classification" or encoder not in WITHIN_LAYERS
+]
 QUICKLY = {
   "xla_backend_optimization_level": 0,
   "xla_llvm_disable_expensive_passes": True,
