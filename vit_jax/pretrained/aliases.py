@@ -57,6 +57,7 @@ class Alias(NamedTuple):
 
 
 def _resolve(owner: Any, answers: str) -> Any:
+  """The attribute of `owner`, or the function of ours, of this name."""
   if not answers.startswith("vit_jax."):
     return operator.attrgetter(answers)(owner)
   module, _, name = answers.rpartition(".")

@@ -89,6 +89,7 @@ def convert(
   display = Display()
 
   def write() -> tuple[Loaded, list[str]]:
+    """Writes the folder; returns the model, and lines on what is lost."""
     if isinstance(source, Loaded):
       loaded = source.read_from(source.params).with_scaled_head()
     else:

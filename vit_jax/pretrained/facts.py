@@ -29,6 +29,7 @@ def facts_of(source: Loaded | LoadedText) -> dict[str, str]:
 
 
 def _image_facts(loaded: Loaded) -> dict[str, Any]:
+  """Facts on a model of images; None for those that do not apply."""
   preprocessing = loaded.preprocessing
   patches = preprocessing.patches  # None if images have one size.
   return {
@@ -60,6 +61,7 @@ def _resize_facts(crop: EvalTransformSettings) -> dict[str, Any]:
 
 
 def _text_facts(tokenizer: Tokenizer) -> dict[str, Any]:
+  """Facts on a text tower, which its tokenizer gives."""
   return {
     "tokenizer": tokenizer.file,
     "length": tokenizer.length,

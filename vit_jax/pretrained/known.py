@@ -153,6 +153,7 @@ def rows(pattern: str = "*") -> list[tuple[str, ...]]:
 
 
 def _row(name: str, checkpoint: Known) -> tuple[str, ...]:
+  """The printable row of a checkpoint, in the order of `COLUMNS`."""
   gate = ", gated" if checkpoint.gated else ""
   return (
     name,
@@ -201,6 +202,7 @@ def list_models(pattern: str = "*") -> Models:
 
 
 def _matching(pattern: str) -> Models:
+  """The checkpoints of which a name matches a pattern, such as "*dinov2*"."""
   return Models(
     (name, checkpoint)
     for name, checkpoint in KNOWN.items()
@@ -209,6 +211,7 @@ def _matching(pattern: str) -> Models:
 
 
 def _read() -> dict[str, Known]:
+  """The rows of `known.csv` by our names."""
   table = importlib.resources.files("vit_jax.pretrained") / "known.csv"
   kinds = {"image_size": int, "parameters": int, "top1": float, "gated": bool}
   checkpoints = {}

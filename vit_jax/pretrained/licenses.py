@@ -35,6 +35,7 @@ class License:
 
 
 def _read() -> dict[str, License]:
+  """The rows of `licenses.csv` by name."""
   table = importlib.resources.files("vit_jax.pretrained") / "licenses.csv"
   lines = csv.DictReader(table.read_text("utf-8").splitlines())
   return {row["name"]: License(**row) for row in lines}

@@ -147,6 +147,7 @@ class LoadedText:
   def _make_head(
     self, names: Sequence[str], templates: Sequence[str]
   ) -> TextHead:
+    """As `head`, computed anew."""
     for template in templates:
       if "{}" not in template:
         raise ValueError(

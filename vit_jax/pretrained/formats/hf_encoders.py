@@ -277,7 +277,8 @@ def _tokens(table: Table, shapes: Shapes, position: Any) -> int | None:
     _published_name(table, "base", token): token
     for token in reversed(with_position)
   }
-  # One published array may hold several of these tokens.
+  # One published array may hold several of these tokens: then its length counts
+  # them, as it does for registers. Any other array is one token.
   shared = len(published) < len(with_position)
   num_tokens = sum(
     shapes[array][-2] if token == "registers" or shared else 1
@@ -363,6 +364,7 @@ def _closest(vit: Any) -> _Verdict:
   families = [family for family in FAMILIES if family.extended == vit.extended]
 
   def distance(verdict: _Verdict) -> tuple[int, ...]:
+    """A key that is the smaller, the better the model fits the family."""
     family, misfit, reasons = verdict
     is_unlike = bool(reasons) and family.relative != bool(vit.relative)
     # If two fit, prefer the one whose library resizes positions as we do.

@@ -31,7 +31,10 @@ def rules_of(family: Transformers, vit: Any) -> list[Rule]:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-  """A file's shapes and configuration: a `vit_jax.families.family.Stored`."""
+  """A file's shapes and configuration.
+
+  It is a `vit_jax.families.family.Stored`, which describes the methods.
+  """
 
   shapes: Shapes
   config: Config

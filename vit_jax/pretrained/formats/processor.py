@@ -205,7 +205,11 @@ def resizing(
 def _crop(
   settings: Mapping[str, Any], kind: str
 ) -> tuple[Sides, EvalTransformSettings]:
-  """The size of the result, and how pictures are cropped and resized to it."""
+  """The size of the result, and how pictures are cropped and resized to it.
+
+  `kind` is a key of `_KINDS`. Raises ValueError if pictures would not all get
+  one size, or for a value that is not supported.
+  """
   filters: dict[str, Any] = dict(
     interpolation=_filter(settings),
     antialias=checked("antialias", bool, settings.get("antialias", True)),
@@ -217,7 +221,7 @@ def _crop(
     size = {"shortest_edge": size}
   if kind == "ConvNext":
     settings, size = _as_clip(settings, size)
-  cut = None
+  cut = None  # The size that is cut out; None if nothing is cut away.
   if checked("do_center_crop", bool, settings.get("do_center_crop", False)):
     cut = _sides("crop_size", settings.get("crop_size", 224))
   if isinstance(size, dict) and "height" not in size:
@@ -363,21 +367,21 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   crop = preprocessing.crop
   height, width = preprocessing.image_size
   tall, wide = (round(crop.resize_ratio * side) for side in (height, width))
-  name, size = "ViTImageProcessor", {"height": height, "width": width}
+  kind, size = "ViTImageProcessor", {"height": height, "width": width}
   cut: dict[str, Any] = {}
   if (patches := preprocessing.patches) is not None:
-    name = f"{_ANY_SIZE}ImageProcessor"
+    kind = f"{_ANY_SIZE}ImageProcessor"
     cut = dict(
       zip(_PATCH_KEYS, (patches.tokens, patches.patch_size), strict=True)
     )
   if crop.crop != "resize":
     cut = {"do_center_crop": True, "crop_size": size}
-    name, size = "DeiTImageProcessor", {"height": tall, "width": wide}
+    kind, size = "DeiTImageProcessor", {"height": tall, "width": wide}
   if crop.crop == "center":
-    name, size = "CLIPImageProcessor", {"shortest_edge": tall}
+    kind, size = "CLIPImageProcessor", {"shortest_edge": tall}
     if crop.longest_ratio is not None:
       size["longest_edge"] = round(crop.longest_ratio * height)
-  ours: dict[str, Any] = {}
+  ours: dict[str, Any] = {}  # Keys that only vit_jax reads.
   near = nearest(preprocessing).crop
   if near != dataclasses.replace(crop, corner="floor"):
     ours = dict(interpolation=crop.interpolation, antialias=crop.antialias)
@@ -386,9 +390,9 @@ def write(preprocessing: Preprocessing) -> dict[str, Any]:
   if crop.resizer in ("pillow", *TENSORFLOW):
     ours["resizer"] = crop.resizer
   elif crop.resizer == "torchvision_float":
-    name = "DINOv3ViTImageProcessor"
+    kind = "DINOv3ViTImageProcessor"
   return {
-    "image_processor_type": name,
+    "image_processor_type": kind,
     "do_resize": True,
     **({"size": size} if patches is None else {}),
     "resample": _PILLOW_FILTERS.index(near.interpolation),

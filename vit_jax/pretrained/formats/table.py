@@ -179,6 +179,7 @@ class Table:
         paths = tuple(ours + path for path in row.ours)
         heads = _heads(row.pattern, shapes[row.ours[0]])
         rules.append(Rule(theirs + row.theirs, paths, row.pattern, heads))
+    # Arrays that hold a parameter of every layer.
     for row in self.rows("layers", table=layers.rows):
       if row.ours[0] not in shapes:
         continue

@@ -79,7 +79,9 @@ def first_side(shapes: Shapes) -> tuple[Shapes, int]:
   count = architecture.count_layers(shapes, begins)
   if not count:
     return shapes, 1
+  # The parts of the first side -> their names in plain layers.
   plain = {f"{v.format(0)}.": f"{k}." for k, v in SIDES.items()}
+  # Beginnings of the names of all sides' parts, such as "attns.".
   others = tuple(v.split("{")[0] for v in SIDES.values())
   first_shapes = {}
   for name, shape in shapes.items():
