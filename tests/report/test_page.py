@@ -241,6 +241,23 @@ def test_a_run_is_best_only_where_the_images_tell(
   assert (marked > 0) == ("best of" in says)
 
 
+def test_runs_that_learn_features_have_no_best(measured):
+  """Their rank may rise while the features get worse."""
+  runs = []
+  for n, rank in enumerate((0.25, 0.75)):
+    metrics = measured.metrics | {"eval/rank": rank, "eval/examples": 1000}
+    task = SelfDistillationTask()
+    run = dataclasses.replace(measured, metrics=metrics, task=task)
+    facts = example.facts(f"runs/{n}", run)
+    runs.append(dataclasses.replace(facts, task=task))
+  assert headline_of("ab", runs) == (
+    "The rank of the features does not tell which run is better: compare them "
+    "by labels, with vit_jax fewshot. Rank of the features 75.00% with "
+    '"b", rank of the features 25.00% with "a".'
+  )
+  assert not example.Page(page(runs)).best
+
+
 def test_runs_that_are_alike_are_told_with_their_folds(measured):
   folds = FoldScore.of_shares([0.8, 0.9, 0.8, 0.9, 0.8], 48).metrics()
   other = FoldScore.of_shares([0.7, 0.9, 0.8, 0.9, 0.8], 48).metrics()

@@ -25,6 +25,11 @@ RANKS = Curves(
   {Split.EVAL.key("rank"): "evaluation"},
   percent=True,
 )
+RANKS_NOTHING = (
+  "The rank of the features does not tell which run is better: compare them by "
+  "labels, with vit_jax fewshot."
+)
+"""Why runs whose score is `RANK` have no best one."""
 LOW_DEVIATION = 0.1
 LOW_RANK = 1.5
 """Features below either of these are taken to have collapsed."""

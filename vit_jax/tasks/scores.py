@@ -375,6 +375,8 @@ class Scores:
     sentence: The result with the number of its images, such as "{top1:.1%} of
       {examples:,} images are right"; by default the score as it is shown.
     phrase: The same without the number.
+    ranks_nothing: A sentence on why a higher score does not make one run better
+      than another, and what to compare instead; empty if it does.
   """
 
   metrics: tuple[Metric, ...]
@@ -382,6 +384,7 @@ class Scores:
   curves: tuple[Curves, ...] = ()
   sentence: str = ""
   phrase: str = ""
+  ranks_nothing: str = ""
 
   def __post_init__(self):
     object.__setattr__(self, "best", self.best or self.metrics[0].key)
@@ -439,7 +442,7 @@ class Scores:
     return self.metric.text(metrics) or "it was not measured"
 
   def alike(self, ranked: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Says that the images cannot tell the first two models apart.
+    """Says that the scores cannot tell the first two models apart.
 
     Args:
       ranked: Names of models with their evaluations, on the same images, the
@@ -451,6 +454,12 @@ class Scores:
     if len(ranked) < 2:
       return ""
     (first, first_metrics), (second, second_metrics) = ranked[:2]
+    scores = (
+      f'{self.text(first_metrics)} with "{first}", '
+      f'{self.text(second_metrics)} with "{second}".'
+    )
+    if self.ranks_nothing:
+      return f"{self.ranks_nothing} {scores[0].upper()}{scores[1:]}"
     verdict = self.verdict(first_metrics)
     other_verdict = self.verdict(second_metrics)
     if not verdict.is_like(other_verdict):
@@ -459,8 +468,7 @@ class Scores:
     few = ", which are too few to judge by" if verdict.few else ""
     text = (
       f'"{first}" and "{second}"{of} cannot be told apart on '
-      f"{verdict.count:,} images{few}: {self.text(first_metrics)} with "
-      f'"{first}", {self.text(second_metrics)} with "{second}".'
+      f"{verdict.count:,} images{few}: {scores}"
     )
     folds, other_folds = verdict.by_folds, other_verdict.by_folds
     if not (folds and other_folds):

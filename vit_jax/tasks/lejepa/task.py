@@ -13,7 +13,13 @@ from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
-from vit_jax.tasks.features import DEVIATION, RANK, RANKS, features_measure
+from vit_jax.tasks.features import (
+  DEVIATION,
+  RANK,
+  RANKS,
+  RANKS_NOTHING,
+  features_measure,
+)
 from vit_jax.tasks.lejepa.model import Projected, with_projector
 from vit_jax.tasks.lejepa.objective import LeJepa
 from vit_jax.tasks.lejepa.settings import LeJepaSettings
@@ -62,6 +68,7 @@ class LeJepaTask(UnlabelledTask):
       PROBES,
       SINCE_START,
     ),
+    ranks_nothing=RANKS_NOTHING,
   )
   refuses = (*UNLABELLED, "eval_pictures", "distill.teacher")
 

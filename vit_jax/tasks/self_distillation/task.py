@@ -21,7 +21,13 @@ from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split
 from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
-from vit_jax.tasks.features import DEVIATION, RANK, RANKS, features_measure
+from vit_jax.tasks.features import (
+  DEVIATION,
+  RANK,
+  RANKS,
+  RANKS_NOTHING,
+  features_measure,
+)
 from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import PROBES, SINCE_START, Curves, Stream
 from vit_jax.tasks.pictures import Panels
@@ -85,6 +91,7 @@ class SelfDistillationTask(UnlabelledTask):
       PROBES,
       SINCE_START,
     ),
+    ranks_nothing=RANKS_NOTHING,
   )
   refuses = (*UNLABELLED, "distill.teacher")
   panels = Panels(
