@@ -356,7 +356,11 @@ def _behind(found: dict[str, Row], key: tuple[str, str, str]) -> list[str]:
     return []
   names = ", ".join(f"{k} ({share:.1%})" for k, share in ahead.items())
   line = f"- **{key[0]}, {key[1]}, {key[2]}**: {names}. {NOTES.get(key, '')}"
-  return [textwrap.fill(line.strip(), 80, subsequent_indent="  ")]
+  # A link must stay whole, and may hold hyphens.
+  wrapped = textwrap.fill(
+    line.strip(), 80, subsequent_indent="  ", break_on_hyphens=False
+  )
+  return [wrapped]
 
 
 def _errors(known: dict) -> str:
