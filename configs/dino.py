@@ -136,6 +136,7 @@ def _continue(c):
     freeze_last_epochs=1.0,
   )
   c.optimizer.update(peak_lr=2e-5, warmup_epochs=2.0, layer_decay=0.8)
+  c.log_every_epochs, c.log_every_steps = 1.0, 0
   c.eval_every_epochs = 2.0
   c.save_every_epochs = 2.0
   return c

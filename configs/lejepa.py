@@ -67,6 +67,7 @@ def _continue(c):
   c.image_size = (224, 224)
   c.lejepa.small_size = 98
   c.optimizer.update(peak_lr=5e-5, final_lr=5e-8, layer_decay=0.8)
+  c.log_every_epochs, c.log_every_steps = 1.0, 0
   c.eval_every_epochs = 2.0
   c.save_every_epochs = 2.0
   return c

@@ -17,6 +17,7 @@ from configs import (
   dense_regression,
   dino,
   finetune,
+  lejepa,
   mae,
   masked_patches,
   pretrain,
@@ -242,6 +243,17 @@ def test_masked_autoencoders_carry_the_papers_numbers():
   assert tuned.optimizer.peak_lr == pytest.approx(4e-3)
   assert (tuned.optimizer.layer_decay, tuned.total_epochs) == (0.75, 50)
   assert (tuned.loss.mixup_alpha, tuned.loss.cutmix_alpha) == (0.8, 1.0)
+
+
+@pytest.mark.parametrize("module", [dino, lejepa])
+def test_a_run_on_a_few_images_of_ones_own_logs_before_it_evaluates(module):
+  """It says how long it takes in the first epoch, whose steps may be slow."""
+  settings = read(module.get_config("continue"))
+  log, evaluation = (
+    every.in_steps(settings.batch_size, 225)
+    for every in (settings.log_every, settings.eval_every)
+  )
+  assert 0 < log < evaluation
 
 
 def test_self_distillation_carries_dinov2s_numbers():
