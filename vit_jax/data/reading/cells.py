@@ -21,15 +21,15 @@ _LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
 _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
 _NEIGHBOURS = re.compile(r"['\"]\s*['\"]")
 _LONGEST = 1 << 16  # Letters of a list in Python's notation.
-# Marks that may separate labels; those of _IN_NAMES may also be part of a name.
+# Marks that seldom are part of a label, and so likely separate labels.
 _SURE_MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
-_IN_NAMES = (" ", "_", "-")
+_IN_NAMES = (" ", "_", "-")  # Marks that may be part of a label as well.
 MARKS = (*_SURE_MARKS, *_IN_NAMES)
 """Characters that may separate labels in a text."""
 _AT_MARKS = re.compile(f"[{re.escape(''.join(_SURE_MARKS))}]")
 _WORDS = 3  # The fewest words of a sentence.
-_REPEATS = 5  # Captions are in fewer cells than this, on average.
+_REPEATS = 5  # A caption is in fewer cells than this, on average.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def values_of(value: Any, separator: str | None) -> Any:
       of labels.
 
   Raises:
-    ValueError: if a text begins like such a list, but is none.
+    ValueError: if a text begins like a list in these notations, and is none.
   """
   if not isinstance(value, str) or separator == AS_BEFORE:
     return value
@@ -83,9 +83,11 @@ def find_separator(
 ) -> tuple[str, list[str]]:
   """The separator that seems to part labels in names, and the names with it.
 
-  All parts of such a name occur in other names. One part suffices if each image
-  has `of_one` label, or if commas seem to combine labels anew. The separator is
-  "" and there are no names if none seem to be several labels.
+  Such a name is found if all of its parts occur in other names. One such part
+  is enough if each image has a single label (`of_one`), or if commas seem to
+  separate labels. If no names seem to be several labels, the separator is "",
+  and the list of names is empty. If all names are in brackets, the separator
+  begins with these.
   """
   names = [*names]
   for brackets in _BRACKETS:
@@ -155,18 +157,18 @@ def are_sentences(texts: Sequence[Any], num_cells: int) -> bool:
 def _are_combined(
   lists: Iterable[Sequence[str]], counts: Mapping[str, int], names: set[str]
 ) -> bool:
-  """Whether parts of names are labels that images have together.
+  """Whether the parts of names seem to be labels that images have together.
 
-  They are if two parts of a name recur, or one that recurs is a name by itself.
-  A single part that recurs proves nothing: the name of a city may be followed
-  by a comma and its country.
+  They are if two parts of one name recur, or if a part that recurs is a name by
+  itself. A single part that recurs proves nothing: the name of a city may be
+  followed by a comma and its country.
   """
   recur = [{part for part in each if counts[part] > 1} for each in lists]
   return any(len(parts) > 1 or parts & names for parts in recur)
 
 
 def _literal(text: str) -> Any:
-  """The list that a text holds, or the text if it holds none.
+  """The list that a text holds, or the text itself if it holds no list.
 
   Raises ValueError if it begins like a list of texts and is none.
   """
@@ -184,7 +186,7 @@ def _literal(text: str) -> Any:
 
 
 def _evaluated(text: str) -> Any:
-  """The value of a text in the notation of JSON or Python; None without one."""
+  """The value of a text in the notation of JSON or Python, else None."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError):

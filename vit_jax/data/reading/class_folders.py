@@ -15,7 +15,7 @@ from vit_jax.data.reading.split_names import (
 )
 from vit_jax.runtime.printable import printable_path as text
 
-_DEEPEST = 8  # Levels of folders that hold a single folder.
+_DEEPEST = 8  # The most levels of folders, each alone in the one above.
 _MOST = 64  # Class folders that are looked into.
 _PARTS = frozenset(
   "batch chunk cv fold folds kfold part partition shard split subset".split()
@@ -42,9 +42,8 @@ class _Inside(NamedTuple):
   """The names of the folders in a class folder.
 
   Attributes:
-    place: The class folder, or a folder that it leads to: one that lies alone
-    in
-      it, or in a folder that does.
+    place: The class folder, or the last of a chain of folders below it, each
+      alone in the one above.
     names: The names of the folders in `place`.
   """
 
@@ -119,13 +118,15 @@ def _copies(
   insides: Mapping[bytes, _Inside],
   strict: bool,
 ) -> frozenset[bytes]:
-  """The folders that hold folders of the same names as all others.
+  """The class folders that are copies: they hold folders named like all others.
 
-  With `strict`, raises ValueError for one that holds only some of these names.
+  With `strict`, raises ValueError for a folder that holds two or more of the
+  others' names, but not all.
   """
   all_names = {*names}
   repeated = {}
   for name, (place, inside) in insides.items():
+    # A copy of the data may have splits, with the classes inside of train.
     train = next((n for n in inside if split_named(n) == "train"), None)
     if train is not None and train not in all_names:
       inside = frozenset(peek(os.path.join(place, train)))
@@ -200,7 +201,7 @@ def _lines_on_parts(folder: bytes, names: Sequence[bytes]) -> list[str]:
 
 
 def _alike(names: Sequence[bytes]) -> set[str]:
-  """The words of the names if all are alike but for a number, else none."""
+  """The words of the names if all are alike but for a number, else no words."""
   found = {tuple(words(name)) for name in names}
   return {*found.pop()} if len(found) == 1 and len(names) > 1 else set()
 

@@ -1,4 +1,4 @@
-"""Classes in the rows of a file of labels: a row for each image, and its index.
+"""Joins the rows of an image in a file of labels, and encodes their classes.
 
 `labels.Labels` reads them by these functions, and other kinds of labels use
 some as well.
@@ -21,7 +21,10 @@ _NAMED = 12  # Labels that a message names.
 
 
 def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
-  """The names of the classes, and a function that encodes rows."""
+  """The names of the classes, and a function that encodes rows.
+
+  Raises ValueError if a row has no class or several, or all have the same one.
+  """
   if len(columns) > 1:
     encode = functools.partial(places_of_ones, columns)
     encode(rows)
@@ -39,7 +42,8 @@ def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
 def fit_to(columns: Sequence[str], names: Names) -> Encode:
   """A function that encodes rows for names that are known already.
 
-  Raises ValueError if a column, of several, is not among the names.
+  If the classes have a column each, raises ValueError unless all columns are
+  among the names. The function raises ValueError for a class that is not.
   """
   if len(columns) == 1:
     places = finder_of_places(functools.partial(_single, columns[0]), names)
@@ -75,7 +79,7 @@ def finder_of_places(
 
 
 def _unknown_label(name: str, names: Names) -> str:
-  """The words of a message on a label that is none of a run's names."""
+  """The words of a message on a label that is not among a run's names."""
   shown = first_of(names, _NAMED)
   return f"the label {name!r}, which the run does not know; it has {shown}"
 
@@ -91,7 +95,7 @@ def merge_equal(before: Row, row: Row, hint: str) -> Row:
 def join_rows(
   rows: Iterable[Row], merge: Callable[[Row, Row], Row]
 ) -> list[Row]:
-  """One row for each image; `merge` makes one of two rows of an image.
+  """One row for each image; `merge` makes one row of two rows of an image.
 
   Raises ValueError as `merge` does, and for rows of an image that name
   different splits or groups.
@@ -123,8 +127,8 @@ def index_names(
 ) -> tuple[Names, Callable[[Row], list[int]]]:
   """The names in the rows, sorted, and a function that finds those of a row.
 
-  The function returns their places among the names, and raises ValueError for
-  a name that no training row has. Raises ValueError for fewer than `least`.
+  The function returns their places among all names, and raises ValueError for a
+  name that is not among them. Raises ValueError for fewer than `least` names.
   """
   names = sorted({name for row in rows for name in read(row)})
   if all(name.isdecimal() for name in names):

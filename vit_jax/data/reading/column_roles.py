@@ -1,7 +1,8 @@
 """Finds the column of a table that names the images, and those of the labels.
 
-The cells decide, whatever the columns are called: those that name images are
-names of files. The name of a column decides only between several that fit.
+The cells decide, whatever the columns are called: a column names the images if
+its cells are names of files. Its own name decides only between several columns
+that fit.
 """
 
 import csv
@@ -27,7 +28,7 @@ SPLIT = "split"
 LOOKED_AT = 64
 """The number of rows whose cells are looked at."""
 _LOOKED_FOR = 16  # The number of rows whose files are looked for.
-_MOST_ODD = 3  # Values beside 0 and 1 that may all mean "unknown".
+_MOST_ODD = 3  # The most values beside 0 and 1 that may all mean "unknown".
 # Columns that number the rows; pandas writes the first two kinds.
 _INDEX = re.compile(r"|unnamed: ?\d+|level_0|index|id|idx|no\.?|nr\.?|row|#")
 
@@ -41,7 +42,7 @@ class Roles(NamedTuple):
     file: The column that names the images.
     labels: The columns of the labels.
     others: The columns that may have labels, `labels` among them.
-    are_named: Whether the names of the columns, or the settings, say all this.
+    are_named: Whether the roles follow from the columns' names or the settings.
     notes: Lines on the columns that were chosen, and on those left out.
   """
 
@@ -111,8 +112,8 @@ def chosen_columns(
 ) -> list[str]:
   """The columns that `data.label_columns` lists, by its text.
 
-  Raises ValueError if one is not in `others`, the columns of a table's header
-  that may have labels; by default these are all.
+  Raises ValueError if it lists a column that is not in `others`, the columns of
+  a table's header that may have labels; by default these are all.
   """
   others = header if others is None else others
   columns = names_in(text, others)
@@ -127,7 +128,7 @@ def chosen_columns(
 
 
 def as_text(names: Sequence[str]) -> str:
-  """The names of columns as `data.label_columns` lists them."""
+  """The text of `data.label_columns` that lists these columns."""
   listed = []
   for name in names:
     if {*',"'} & {*name}:
@@ -139,9 +140,10 @@ def as_text(names: Sequence[str]) -> str:
 def _image_column_and_notes(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> tuple[str, list[str]]:
-  """The column that names the images, and a line if another may do so too.
+  """The column that names the images, and a line if others may do so too.
 
-  Raises ValueError if there is none.
+  The list of lines is empty otherwise. Raises ValueError if no column names
+  images.
   """
   header = [*rows[0]]
   if settings.file_column:
@@ -253,9 +255,10 @@ def _label_columns(
   settings: DataSettings,
   labels: Labels,
 ) -> tuple[list[str], bool]:
-  """The columns of the labels, and whether their names say so.
+  """The columns of the labels, and whether their names or the settings say so.
 
-  Raises ValueError if it cannot be told which they are.
+  A guess by the cells counts as said, since `label_file` notes it. Raises
+  ValueError if it cannot be told which columns have the labels.
   """
   header = [*rows[0]]
   there = {*others}
@@ -277,7 +280,7 @@ def _label_columns(
     )
   first = {name: _first_known(name, rows, settings) for name in others}
   if guessed := labels.guess_columns(first):
-    return [*guessed], True  # `label_file` prints a line on them.
+    return [*guessed], True
   if not others:
     fail(
       place,
@@ -306,10 +309,10 @@ def _first_known(
 
 
 def _odd_cells(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
-  """The few words and marks in columns that mostly have 0 and 1.
+  """The few words and marks besides 0 and 1 in columns that mostly have these.
 
-  The list is empty for other columns, and if there are other numbers than 0 and
-  1, which may be what is to be learned.
+  The list is empty for other columns, for a single column, and if there are
+  other numbers than 0 and 1, which may be the numbers to learn.
   """
   odd: set[str] = set()
   for name in others:

@@ -16,7 +16,10 @@ _BINARY = {
 _EMPTY = ("", "nan", "none", "null", "na", "n/a")  # Empty cells.
 _LARGEST = 3e38  # In float32.
 UNKNOWN = math.nan
-"""A cell that does not say whether an image has a label; compare by `is`."""
+"""The value of a cell that does not say whether an image has a label.
+
+NaN differs from itself, so compare by `is`.
+"""
 UNCERTAIN = "-1"
 """A cell whose label its annotator was not sure of, as in CheXpert."""
 
@@ -42,7 +45,7 @@ def as_bit(value: Any) -> int | None:
 
 
 def read_bit(row: Row, name: str, value: Any, advice: str = "") -> np.uint8:
-  """The 0 or 1 in a cell, and 0 in an empty one.
+  """The 0 or 1 in a cell; an empty cell is 0.
 
   Raises ValueError, which ends with `advice`, for any other cell.
   """
@@ -53,9 +56,9 @@ def read_bit(row: Row, name: str, value: Any, advice: str = "") -> np.uint8:
 
 
 def places_of_ones(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
-  """The place of the only 1 in each row, int32 (N,).
+  """The place, among the columns, of the only 1 in each row, int32 (N,).
 
-  Raises ValueError if a row has none or several.
+  Raises ValueError if a row has no 1 or several.
   """
   try:
     bits = in_columns(columns, read_bit, rows).reshape(len(rows), len(columns))

@@ -48,6 +48,7 @@ _UNREAD = (
   b".tfrecord",
   b".tga",
 )
+# By-products: folders that a system or its archives add, in lower case.
 _JUNK = (b"__macosx", b"@eadir", b"$recycle.bin", b"system volume information")
 LOOKED_AT = 5_000  # Entries of a folder that are looked at, if not all are.
 _INSTALL_HEIF = 'pip install "vit_jax[heif]" reads .heic'
@@ -70,7 +71,10 @@ def peek(folder: bytes, most: int = LOOKED_AT) -> list[bytes]:
 
 
 def endings_in(folder: bytes, most: int = LOOKED_AT) -> set[bytes]:
-  """The endings of the first files in a folder, at any depth, in lower case."""
+  """The endings of the files among the first `most` entries of a folder.
+
+  The entries may lie at any depth; the endings are in lower case.
+  """
   endings: set[bytes] = set()
   places = [folder]
   while places and most > 0:

@@ -24,10 +24,10 @@ class Holdout:
   Attributes:
     by: "name", "count" or "rank"; see `held_out`.
     fraction: The share of each class that is held out.
-    below: For the rule "count", the hash below which an image of each class is
-      held out, in the order of the classes. Given numbers are used, and those
-      chosen for further classes are appended: with these numbers a run keeps
-      the sides of its images, as their hashes alone then decide.
+    below: For the rule "count", a number for each class, in their order: images
+      of the class whose hash is lower are held out. Given numbers are used, and
+      those chosen for further classes are appended. With these numbers a run
+      keeps each image on its side, as the image's own hash then decides.
     root: The folder of the images, as for `held_out`.
   """
 
@@ -62,9 +62,9 @@ class Holdout:
   def of_groups(self, groups: Sequence[str]) -> set[str]:
     """The groups that are held out; `groups` has the group of each image.
 
-    By count, they are the groups with the lowest hashes that together have the
-    fraction of the images, or just more. Raises ValueError if there are fewer
-    than two groups.
+    By "count", they are the groups with the lowest hashes that together have
+    the fraction of the images, or just more. Raises ValueError if there are
+    fewer than two groups, or the rule is "rank".
     """
     sizes = collections.Counter(groups)
     names = {os.fsencode(group): group for group in sizes}
@@ -86,7 +86,7 @@ class Holdout:
     return {names[name] for name in held_out(names, bound)}
 
   def lines(self) -> list[str]:
-    """A line if the rule may choose other images when the data change."""
+    """A line on the rule "count", whose choice depends on the other images."""
     if self.by != "count":
       return []
     count = "count" if len(self.below) == 1 else "the count of their class"
@@ -110,18 +110,18 @@ def held_out(
 ) -> set[bytes]:
   """Chooses about a fraction of the files of a class, by their names.
 
-  By "name", each file is chosen or not by its own name: if the hash of the
-  name, a number in [0, 1), is below the fraction. So it keeps its side whatever
-  files are added or removed, and the share of N files is near the fraction
-  only, with a standard deviation of sqrt(fraction (1 - fraction) / N). No rule
-  can keep every file on its side and also fix the share: a side that does not
-  depend on other files depends on a file's own name, and by their names all
-  files may fall on one side.
+  By "name", a file is chosen if the hash of its own name, a number in [0, 1),
+  is below the fraction. So the file keeps its side whatever files are added or
+  removed, and the share of N files is only near the fraction, with a standard
+  deviation of sqrt(fraction (1 - fraction) / N). No rule can keep every file on
+  its side and also fix the share: if the side of a file does not depend on
+  other files, it depends on its own name, and the names of all files may put
+  them on one side.
 
   Of two files or more, at least one is chosen and one is not. If names leave a
-  side empty, the file whose hash is nearest to the fraction moves there. That
-  file cannot be fixed: as a small class grows, another may be nearer, and once
-  names fill both sides it is back on its own. A single file is not chosen.
+  side empty, the file whose hash is nearest to the fraction moves there. It may
+  move again: as a small class grows, another file may be nearer, and once names
+  fill both sides, it is back on its own side. A single file is not chosen.
 
   By "rank", as in earlier versions, the files of the lowest CRC-32 are chosen,
   as many as are nearest to the fraction; some change sides as files are added.
@@ -151,8 +151,8 @@ def _bound(
 ) -> float:
   """The number that lies just above the hashes of the files to hold out.
 
-  Of N files they are min(max(2, N fraction), N - 1), those of the lowest
-  hashes, so that both sides have one if there are two files or more.
+  Of N files, min(max(2, N fraction), N - 1) are held out, those of the lowest
+  hashes, so that both sides have a file if N > 1. For less, it is the fraction.
   """
   count = min(max(_LEAST, round(fraction * len(files))), len(files) - 1)
   if count < 1:
@@ -168,6 +168,7 @@ def _bound_of_groups(images: Mapping[bytes, int], fraction: float) -> float:
   not held out.
   """
   hashes = _hashes(images, None)
+  # The group with the highest hash is never held out.
   *ranked, _ = sorted(images, key=hashes.__getitem__)
   total = np.cumsum([images[name] for name in ranked])
   count = int(np.searchsorted(total, fraction * sum(images.values()))) + 1

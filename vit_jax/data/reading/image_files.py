@@ -28,6 +28,7 @@ from vit_jax.runtime.printable import composed, counted, first_of
 from vit_jax.runtime.printable import printable_path as text
 
 _LOOKED_AT = 8  # Images whose range of values is looked at.
+# Names of classes that look like a missing label, in lower case.
 _MISSING = ("nan", "na", "n/a", "null", "none", "<na>", "?")
 _FEW = 5  # With fewer images, a class can hardly be learned.
 
@@ -101,7 +102,7 @@ class ImageFiles(Source):
     lines = []
     counts = np.bincount(self._labels, minlength=len(self.class_names))
     few = np.flatnonzero(counts < _FEW)
-    if len(few) and len(counts) > 1:  # With labels.
+    if len(few) and len(counts) > 1:  # A single class stands for no labels.
       named = [f"{self.class_names[i]} ({counts[i]})" for i in few.tolist()]
       lines.append(
         f"{len(few):,} of {len(counts):,} classes have fewer than {_FEW} "

@@ -43,7 +43,7 @@ class UnlabelledError(ValueError):
     )
 
   def with_weights(self, weights: str) -> "UnlabelledError":
-    """The same, with commands for these weights."""
+    """The same error, whose commands name these weights."""
     return UnlabelledError(self._reason, self._root, weights)
 
 
@@ -57,7 +57,8 @@ class ImageFolder(ImageFiles):
   The folder holds `root/train/<class>/...`, with `root/val/<class>/...` or
   `root/test/<class>/...` or both, or `root/<class>/...` alone, where a part of
   each class is kept for evaluation. `layouts.find_layout` says which other
-  names they may have, and how a folder that holds a single other one is read.
+  names these folders may have, and what is read if `root` holds only another
+  folder that holds them.
 
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
@@ -95,8 +96,8 @@ class ImageFolder(ImageFiles):
         no folder for it.
       eval_split: The split that "eval" stands for; None takes val, else test.
       labels: False takes all images of the split, as of a single class.
-      held_out_by, held_out_below: The rule that chooses this part, as the keys
-        of `DataSettings` of these names.
+      held_out_by, held_out_below: The rule that chooses the part kept for
+        evaluation, as the fields of `DataSettings` of these names.
       whole: Whether "train" has all images of a folder without splits, of which
         `split_by` then holds some out.
     """
@@ -133,9 +134,10 @@ class ImageFolder(ImageFiles):
     self._check_not_empty()
 
   def split_by(self, rule: Holdout) -> tuple["ImageFolder", "ImageFolder"]:
-    """Splits a `whole` into images to train on, and those that are held out.
+    """Splits a folder that was listed with `whole`.
 
-    Raises ValueError if either has no images.
+    Returns the images to train on, and those that the rule holds out. Raises
+    ValueError if either has no images.
     """
     chosen = self._held_out_files(rule)
     train, held_out = copy.copy(self), copy.copy(self)
@@ -153,6 +155,7 @@ class ImageFolder(ImageFiles):
     """
     if self._folder != train and classes != [b""]:
       _check_classes(self.layout, self._folder, classes)
+    # Without labels, the only class is the split's folder itself.
     spellings, trained = {"": [b""]}, {}
     if classes != [b""]:
       spellings = _spellings(self.layout, self._folder)
@@ -194,7 +197,10 @@ class ImageFolder(ImageFiles):
     return chosen
 
   def _keep_side(self, rule: Holdout, chosen: Bool[np.ndarray, " N"]) -> None:
-    """Keeps the files of this side of the rule."""
+    """Keeps the chosen files if this split is held out, else the others.
+
+    `chosen` is the result of `_held_out_files`.
+    """
     self.held_out = rule
     self._keep(np.flatnonzero(chosen != (self.split == "train")))
 
@@ -243,9 +249,9 @@ class ImageFolder(ImageFiles):
 
 
 def lies_among_classes(settings: DataSettings, path: str) -> bool:
-  """Whether a path lies where class folders do, so that it would be one.
+  """Whether a path lies among class folders, and would be taken for a class.
 
-  Beside the folders of splits it would not. Raises ValueError as
+  A path beside the folders of splits would not. Raises ValueError as
   `layouts.find_layout` does.
   """
   root = os.fsencode(settings.root or "")
@@ -270,7 +276,7 @@ def open_split(
 
   A run opens all of its splits at once, by `open_folder`.
   """
-  del labels  # Class folders give the index of a class, whatever its kind.
+  del labels  # Class folders give the index of a class for any kind of labels.
   return _open_images(settings, split)
 
 
@@ -374,7 +380,8 @@ def _class_name(name: bytes, spellings: dict[str, list[bytes]]) -> str:
 def _classes(layout: Layout) -> list[bytes]:
   """A folder of each class, in the order of their names on the disk.
 
-  Raises ValueError if there are fewer than two classes.
+  Raises ValueError if there are fewer than two classes, as an UnlabelledError
+  if there are images.
   """
   folder = layout.train
   classes = [same[0] for same in _spellings(layout, folder).values()]

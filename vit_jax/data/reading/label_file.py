@@ -29,7 +29,7 @@ class LabelledImages(ImageFiles):
   """One split of the images that a file of labels names.
 
   Attributes:
-    kind: The kind of its labels.
+    kind: The kind of the images' labels.
     label_spec: The shape and type of a label.
     notes: Lines on how the file was read as a whole.
     groups: The number of each image's group, int (N,); None if the file is not
@@ -70,9 +70,9 @@ class LabelledImages(ImageFiles):
 
 
 def locate(settings: DataSettings, file: str) -> str:
-  """Finds a file of labels: at its path as given, or else below the root.
+  """Finds a file of labels: at the path as given, or else below the root.
 
-  Raises ValueError if there is no such file.
+  Returns the path to open. Raises ValueError if there is no such file.
   """
   file = os.path.expanduser(file)
   root = settings.root or "."
@@ -154,7 +154,7 @@ def summary(splits: Sequence[LabelledImages]) -> str:
 def image_rows(
   path: str, settings: DataSettings, labels: Labels
 ) -> tuple[list[str], list[Row], list[str]]:
-  """The columns of labels, a row for each image, and lines on how it was read.
+  """The columns of labels, a row for each image, and lines on the reading.
 
   Raises ValueError as `open_folder` does.
   """
@@ -186,7 +186,7 @@ def image_rows(
 
 
 def _check_separator(settings: DataSettings, labels: Labels) -> None:
-  """Raises ValueError if a key separates labels, and an image has only one."""
+  """Raises ValueError for a separator of labels if an image has one label."""
   separator = settings.label_separator
   if separator not in (None, AS_BEFORE) and not labels.may_be_several:
     raise ValueError(
@@ -220,7 +220,7 @@ def _eval_rows(
 def _with_existing_files(
   rows: Sequence[Row], root: str
 ) -> tuple[list[Row], list[str]]:
-  """The rows with the files' own names, and lines on other spellings.
+  """The rows with the names that files have on disk, and lines on differences.
 
   Raises ValueError for files that are missing.
   """
@@ -238,7 +238,7 @@ def _with_existing_files(
 
 
 def _find_files(rows: Sequence[Row], lookup: Lookup) -> dict[str, str | None]:
-  """The path of each file that a row names; None for a missing one."""
+  """The path of each file that a row names, by that name; None if missing."""
   paths: dict[str, str | None] = {}
   for row in rows:
     if row.file in paths:
@@ -257,8 +257,9 @@ def _without_ambiguous(
 ) -> Mapping[str, str | None]:
   """The paths, with None for names that may not mean the file that was found.
 
-  A file may be meant by one name of another spelling, unless another name is
-  exactly its own. A name that only lacks the ending is not another spelling.
+  A name that is spelt otherwise than its file is ambiguous if a second such
+  name leads to the same file, or if another name is exactly the file's. A name
+  that only lacks the ending is not ambiguous.
   """
   spellings: dict[str, list[str]] = collections.defaultdict(list)
   for name, path in paths.items():
@@ -292,7 +293,7 @@ def _with_paths(rows: Sequence[Row], paths: Mapping[str, str]) -> list[Row]:
 def _with_files_below(
   folder: str, rows: Sequence[Row], root: str
 ) -> tuple[list[Row], list[str]]:
-  """As `_with_existing_files`, if all files are in one folder of the root."""
+  """As `_with_existing_files`, where only this folder in root has all files."""
   found, lines = _with_existing_files(rows, os.path.join(root, folder))
   rows = [dataclasses.replace(r, file=f"{folder}/{r.file}") for r in found]
   taken = f"the images are read from the folder {text(folder)!r}, the only one "
@@ -373,8 +374,8 @@ def _move_held_out(
 ) -> Holdout:
   """Moves a fixed part of the training rows to "held out".
 
-  It is a part of each class with `encode`, and of all rows without. Returns the
-  rule that chose it.
+  With `encode`, which gives the classes of rows, it is a part of each class;
+  otherwise it is a part of all rows. Returns the rule that chose the part.
   """
   train = parts["train"]
   root = os.fsencode(settings.root or ".")
@@ -403,7 +404,8 @@ def _move_held_out(
 def _fail_to_hold_out(rows: Sequence[Row], lines: Sequence[str]) -> NoReturn:
   """Raises ValueError for rows of which none can be held out.
 
-  `lines` are those on their labels; the message gives the first as advice.
+  `lines` are warnings about the rows' labels; the message gives the first of
+  them as advice.
   """
   cells = {str(row.values[0]) for row in rows if len(row.values) == 1}
   if len(cells) > 1:

@@ -33,7 +33,7 @@ def read_rows(
   labels: Labels,
   notes: list[str] | None = None,
 ) -> tuple[list[str], list[Row]]:
-  """The names of the label columns, and the rows of a file.
+  """The names of the label columns of a file, and its rows.
 
   `notes` is extended by lines on what the columns are taken for, and on rows
   that are left out. Raises ValueError, which names the line, for a row that
@@ -57,7 +57,7 @@ def read_rows(
   key, columns = roles.file, roles.labels
   separator = settings.label_separator
   if len(columns) > 1 and separator != cells.AS_BEFORE:
-    separator = None  # Each has a cell of its own.
+    separator = None  # Each label has a cell of its own.
   if notes is not None:
     notes += roles.notes
   for where, by_column, comma in itertools.chain(first, all_cells):
@@ -100,7 +100,11 @@ def _split_of(place: str, row: Mapping[str, Any]) -> str | None:
 
 
 def _value(place: str, name: str, value: Any, separator: str | None) -> Any:
-  """The value of a cell, or a list of its values; raises ValueError."""
+  """The value of a cell, or a list of the values in it.
+
+  `place` and `name`, the row and the column, are for the message. Raises
+  ValueError for a text that begins like a list and is none.
+  """
   if not isinstance(value, str):
     return value
   try:
@@ -110,12 +114,16 @@ def _value(place: str, name: str, value: Any, separator: str | None) -> Any:
 
 
 def _fail_empty(path: str) -> NoReturn:
+  """Raises ValueError for a file without rows."""
   advice = "write the line file,label and a line for each image"
   fail(path, f"has no rows; {advice}")
 
 
 def column_names(path: str) -> list[str]:
-  """The columns of a file, or the keys of its first row if it is JSON."""
+  """The columns of a file, or the keys of its first row if it is JSON.
+
+  They are empty if the file has no rows.
+  """
   for row in cells_of(path):
     return [*row.by_column]
   return []
@@ -168,7 +176,8 @@ def _is_denied(row: Mapping[str, Any]) -> bool:
 def _file_name(place: str, key: str, file: Any, settings: DataSettings) -> str:
   """The name of a row's file.
 
-  Raises ValueError if it is no name, or lies outside of the root and must not.
+  Raises ValueError if `file`, the cell of the column `key`, is no name, or lies
+  outside of the root and the settings do not allow that.
   """
   if isinstance(file, int) and not isinstance(file, bool):
     file = str(file)  # An id in JSON.
@@ -199,7 +208,7 @@ def _file_name(place: str, key: str, file: Any, settings: DataSettings) -> str:
 
 
 def _is_encodable(file: str) -> bool:
-  """Whether a name can be that of a file: no half of a character."""
+  """Whether a name has no half of a character, and so can be that of a file."""
   try:
     return bool(os.fsencode(file))
   except UnicodeEncodeError:
@@ -207,7 +216,7 @@ def _is_encodable(file: str) -> bool:
 
 
 def _is_inside(root: str, file: str) -> bool:
-  """Whether a path names something in a folder; links may lead elsewhere."""
+  """Whether a path, as written, lies in a folder; links may lead elsewhere."""
   if not os.path.isabs(file) and ".." not in file:
     return True
   top = os.path.join(os.path.abspath(root), "")

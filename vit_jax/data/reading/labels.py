@@ -45,7 +45,8 @@ class Labels:
   `spread`, `label_text` and `describe` are for people who look at the data.
 
   Attributes:
-    singular, plural: The words for the names of a source with such labels.
+    singular, plural: The words for the `class_names` of a source with such
+      labels.
     are_used: False if the task ignores the labels.
     reader: The module of `data.reading` that reads a folder of images with such
       labels; "" for class folders, or a file of labels.
@@ -54,8 +55,8 @@ class Labels:
     may_be_several: Whether a cell may have several labels, with a separator
       between them.
     pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
-    further_rows: The predicate for further rows of an image in a line that
-      begins with "rows that"; "" for no such line.
+    further_rows: What further rows of an image do, for a line that begins with
+      "rows that"; "" for no such line.
     heading: The heading of the column of names in a table.
     copies_alike, copies_unlike: The words for equal images with equal labels,
       and for those with different labels.
@@ -90,8 +91,8 @@ class Labels:
   def columns(self, names: Sequence[str]) -> Sequence[str]:
     """The columns of a file of labels that have the labels.
 
-    `names` are those of all columns but that of the files and `split`. The
-    returned columns need not be among them: a message then says which is
+    `names` has the names of all columns but those of the files and of `split`.
+    The returned columns need not be among them: a message then says which is
     missing.
     """
     from vit_jax.data.reading.tables import column
@@ -102,8 +103,8 @@ class Labels:
     """The columns that have the labels, if those of `columns` are not there.
 
     These are all columns, if there are two or more and all first cells are 0 or
-    1; otherwise there are none. `first` has the first cell with a known value
-    of each column, or else "", without the columns of the files and of `split`.
+    1; otherwise the result is empty. `first` has the first cell with a known
+    value of each column but those of the files and of `split`, or else "".
     """
     from vit_jax.data.reading.columns import as_bit
 
@@ -115,7 +116,7 @@ class Labels:
   ) -> tuple[Sequence["Row"], list[str]]:
     """Reads the cells as the settings say.
 
-    Returns the rows with the meanings of their cells, and lines on it. Raises
+    Returns the rows with the meanings of their cells, and lines on them. Raises
     ValueError if a setting is for another kind of labels, or a cell has no
     meaning.
     """
@@ -131,7 +132,7 @@ class Labels:
     return rows, []
 
   def join_rows(self, rows: Sequence["Row"]) -> list["Row"]:
-    """One row for each image, from the rows of a file.
+    """Makes one row for each image from the rows of a file.
 
     Raises ValueError if two rows of an image are of different splits or groups,
     or their labels cannot be merged.
@@ -184,10 +185,11 @@ class Labels:
   def fit_to(
     self, columns: Sequence[str], rows: Sequence["Row"], names: Names
   ) -> "Encode":
-    """A function that encodes rows of another file for names known already.
+    """A function that encodes rows of another file for the names of a run.
 
-    The file need not have all of the names. Raises ValueError, with the line,
-    for a label that is none of them.
+    For classes, the file need not have all of the names, and the function
+    raises ValueError, with the line, for a label that is not among them. For
+    other labels, raises ValueError unless the file has the same names.
     """
     if self.are_classes:
       from vit_jax.data.reading.class_rows import fit_to
@@ -207,7 +209,8 @@ class Labels:
   def check(self, path: str, names: Sequence[str], labels: np.ndarray) -> None:
     """Raises ValueError if nothing can be learned from the training labels.
 
-    `path` is that of their file, and `labels` are those of all examples.
+    `path` is the file of labels, and `labels` are those of all its training
+    examples.
     """
 
   def looks_like_numbers(self, names: Sequence[str], count: int) -> str:
@@ -256,7 +259,7 @@ class Labels:
     return {name: f"{n:,}" for name, n in zip(names, counts, strict=True)}
 
   def spread(self, summaries: np.ndarray, names: Names) -> str:
-    """How many images the names have, if not all are listed; may be ""."""
+    """How many images the names have, for a table of some names; may be ""."""
     counts = np.bincount(summaries, minlength=len(names))
     return f"{counts.min():,} to {counts.max():,} images each"
 

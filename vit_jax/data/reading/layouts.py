@@ -24,7 +24,7 @@ from vit_jax.data.reading.split_names import (
 )
 from vit_jax.runtime.printable import printable_path as text
 
-_DEEPEST = 8  # Levels of folders that hold a single folder.
+_DEEPEST = 8  # The most levels of folders, each alone in the one above.
 _BESIDE_IMAGES = frozenset(
   "annotation annotations attribute attributes csv code doc docs features "
   "imagesets info json label labels list lists log logs meta metadata model "

@@ -22,8 +22,7 @@ class _Folder(NamedTuple):
 
   Attributes:
     files: The names of the files with one of the endings that are looked for,
-    by
-      their plain form without the ending.
+      by their plain form without the ending.
     folders: The names of the folders.
   """
 
@@ -52,13 +51,13 @@ class Lookup:
     """The path, relative to the root, of the file with this name, or None.
 
     It is the file of exactly this name, with the first of the endings if the
-    name has none. Otherwise it is the only file whose name differs in the
-    encoding of accents; if there is none, in case as well; and if there is
-    none, in the zeros before a number or in its ending as well. It is None if
-    there are several. A backslash may separate folders.
+    name has none. Otherwise names may differ in the encoding of accents; if no
+    file is found, in case as well; and then in the zeros before a number or in
+    the ending as well. If several files are found, the result is None. A
+    backslash may separate folders.
     """
     if name.lower().endswith(self._known) and self._is_file(name):
-      return name  # As nearly all are.
+      return name  # Nearly all names are like this.
     if b"\\" in name and not self._is_file(name):
       name = name.replace(b"\\", b"/")
     lacks = not self._ending(name)
@@ -86,9 +85,10 @@ class Lookup:
     return lines
 
   def nearest(self, name: bytes) -> bytes | None:
-    """The file that was most likely meant by a name that is not found, or None.
+    """The path of the file that a name not found most likely means, or None.
 
-    It has this name in another folder, or a similar name in the same folder.
+    The file has this name in another folder, or a similar one in the same
+    folder.
     """
     name = name.replace(b"\\", b"/")
     for path in self._elsewhere(name):
@@ -107,14 +107,14 @@ class Lookup:
     return os.path.join(found, min(files[near[0]])) if near else None
 
   def folders(self) -> list[bytes]:
-    """The names of the folders directly in this one, at most 200."""
+    """The names of the folders directly in the root, at most 200 of them."""
     names: list[bytes] = []
     for spellings in self._list(b"").folders.values():
       names += spellings
     return sorted(names)[:_ENTERED]
 
   def inside(self, folder: bytes) -> "Lookup":
-    """A lookup of the files below a folder of this one."""
+    """A lookup of the files below a folder of the root."""
     return Lookup(os.path.join(self._root, folder), self._endings)
 
   def _similar(self, name: bytes) -> bytes | None:
@@ -160,7 +160,7 @@ class Lookup:
           yield os.path.join(folder, file + ending)
 
   def _list(self, folder: bytes) -> _Folder:
-    """The names in a folder; none if it cannot be read."""
+    """The names in a folder; a folder that cannot be read counts as empty."""
     if folder in self._listed:
       return self._listed[folder]
     files: dict[str, list[bytes]] = collections.defaultdict(list)
@@ -183,7 +183,7 @@ class Lookup:
     """Counts a name by how it differs from the path that it stands for."""
     ours, theirs = self._stem(name), self._stem(path)
     if _plain(name) == _plain(theirs):
-      ours = name  # It lacks an ending, or has a further one.
+      ours = name  # The name lacks an ending, or has more than one.
     ending, other_ending = self._ending(name), self._ending(path)
     kinds = [kind for kind, same in _KINDS.items() if not same(ours, theirs)]
     if ending and ending != other_ending:
@@ -210,7 +210,7 @@ class Lookup:
 def folders_of_all(root: str, names: Sequence[bytes]) -> list[bytes]:
   """The folders in `root` that have all of these files.
 
-  There are none if the first file is in `root` itself.
+  The list is empty if the first file is in `root` itself.
   """
   lookup = Lookup(os.fsencode(root or "."))
   if not names or lookup.find(names[0]) is not None:
@@ -225,9 +225,10 @@ def folders_of_all(root: str, names: Sequence[bytes]) -> list[bytes]:
 def _only_match(
   name: bytes, candidates: Sequence[bytes], spelled: Sequence[bytes]
 ) -> bytes | None:
-  """The only candidate of the nearest spelling; None if there is not one.
+  """The only candidate whose spelling is nearest; None for several or none.
 
-  `spelled` are the candidates as they are compared.
+  The candidates are alike in their plain form. `spelled` has them as they are
+  compared with `name`, such as without their endings.
   """
   for form in (_compose_accents, _fold_case, _plain):
     same = [

@@ -85,9 +85,9 @@ def _as_paths(names: Path | Iterable[Path]) -> Iterator[str]:
 
 
 def with_root(names: Path | Iterable[Path], root: str) -> list[str]:
-  """The names, with the images of tables, which are in `root`, in their place.
+  """The names, each table replaced by its images, which are in `root`.
 
-  Raises ValueError if no name is a table, or none of its images is there.
+  Raises ValueError if no name is a table, or no image of a table is there.
   """
   paths = [*_as_paths(names)]
   if not any(map(_is_table, paths)):
@@ -107,10 +107,10 @@ def _is_table(path: str) -> bool:
 
 
 def _files_of_table(path: str, root: str = "") -> Iterator[str]:
-  """The paths of the files that a file of labels names relative to `root`.
+  """The paths of the images that a file of labels names, relative to `root`.
 
-  That is by default its own folder. Raises ValueError if it names images and
-  none of them is there.
+  By default, `root` is the folder of the file of labels. Raises ValueError if
+  it names images and none of them is there.
   """
   from vit_jax.data.reading.label_rows import image_names
 
@@ -156,6 +156,7 @@ def _files_of(path: str) -> Iterator[str]:
 
 
 def _files_below(folder: str) -> Iterator[str]:
+  """Yields the images of a folder, at any depth, without masks beside them."""
   root = os.fsencode(folder)
   masks = tuple(
     os.path.join(os.path.relpath(path, root), b"")

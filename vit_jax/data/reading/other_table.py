@@ -25,7 +25,7 @@ from vit_jax.data.reading.tables import (
 )
 from vit_jax.data.settings import DataSettings
 
-_LOOKED_FOR = 16  # Images of a file that are looked for.
+_LOOKED_FOR = 16  # Images of a file of labels that are looked for.
 # What messages advise by keys of a configuration, and what to do without one;
 # {unknown} is what to do with a cell that is unknown.
 _WITHOUT_KEYS = {
@@ -45,9 +45,9 @@ def open_whole(
 ) -> LabelledImages:
   """Opens the split "val" or "test" of a file, or all images if it has neither.
 
-  The file is new to a run, for whose `names` its labels are encoded; it need
-  not have all of them. Raises ValueError as `open_folder`, and for a label that
-  is none of the names.
+  The file is new to a run, and its labels are encoded for the run's `names`; a
+  file of classes need not have all of them. Raises ValueError as `open_folder`,
+  and for a label that is not among the names.
   """
   assert settings.labels_file
   path = locate(settings, settings.labels_file)
@@ -72,7 +72,10 @@ def open_whole(
 
 
 def without_keys(settings: DataSettings) -> contextlib.AbstractContextManager:
-  """Errors on a file advise what to write into it, as no keys are taken."""
+  """A block whose errors advise what to write into the file of labels.
+
+  It is for commands that take no keys of a configuration.
+  """
   absent = settings.empty_cells == "absent"
   unknown = "leave out the row" if absent else "leave the cell empty"
   return advising(
@@ -83,10 +86,11 @@ def without_keys(settings: DataSettings) -> contextlib.AbstractContextManager:
 def settings_for(
   path: str, settings: DataSettings, labels: Labels, names: tuple[str, ...]
 ) -> DataSettings:
-  """The settings, with only those columns of a run that the file has.
+  """The settings of a run for another file, which may lack the run's columns.
 
-  Columns of numbers, or of 0 and 1, are those with the run's names. Raises
-  ValueError if it cannot be told which of several columns has the labels.
+  Columns that the file lacks are no longer chosen; columns of numbers, or of 0
+  and 1, are those with the run's `names`. Raises ValueError if it cannot be
+  told which of several columns has the labels.
   """
   there = column_names(path)
   file = settings.file_column if settings.file_column in there else None
@@ -115,7 +119,8 @@ def with_file(
 ) -> DataSettings:
   """The settings of a run for another file of labels.
 
-  Its images are in `root`, or beside it, or where those of the run are.
+  The file's images are in `root`. By default, that is the folder of the file,
+  or else the run's, if that has them.
   """
   if root is None:
     beside = os.path.dirname(file) or os.curdir

@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 def place_of(path: str) -> Place | None:
-  """The kind of place that a path leads to; None if it is none of them.
+  """The kind of place that a path leads to; None if it is of no such kind.
 
   Only the ending of a file tells whether it has labels. Raises ValueError for
   the folder of a run.

@@ -35,7 +35,7 @@ from vit_jax.runtime.printable import first_of
 from vit_jax.runtime.printable import printable_path as text
 
 _MOST_ROWS = 1_000  # Rows of a file of labels that are looked at.
-_LEAST = 10  # With so many different whole numbers, they may be no classes.
+_LEAST = 10  # The fewest different whole numbers that may be no classes.
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+\.\d+")
 
@@ -49,7 +49,7 @@ class Recognised(NamedTuple):
   Attributes:
     labels: The kind of labels; `labels.NONE` for images without any.
     why: The reason, in words that follow "as"; "" for classes.
-    columns: The columns of labels that have to be named, if any.
+    columns: The columns of labels that the settings have to name, if any.
   """
 
   labels: Labels
@@ -60,9 +60,9 @@ class Recognised(NamedTuple):
 def recognise_path(
   path: str, settings: DataSettings | None = None
 ) -> Recognised | None:
-  """Recognises a folder or a file of labels; None for what is neither.
+  """Recognises a folder or a file of labels; None for any other path.
 
-  Packed images are neither. Raises ValueError as `recognise_file` does.
+  It is None for packed images too. Raises ValueError as `recognise_file` does.
   """
   place = place_of(path)
   if place is None or place.is_packed:
@@ -99,7 +99,7 @@ def recognise_file(
   """Recognises a file of labels, by its columns and its first rows.
 
   `settings` say where its images are, and may choose its columns. Raises
-  ValueError, which names the line, for what is no such file.
+  ValueError, which names the line, if the file cannot be read as a table.
   """
   settings = settings or DataSettings(labels_file=path)
   first = [*itertools.islice(cells_of(path), _MOST_ROWS)]
@@ -137,8 +137,9 @@ def _recognise_chosen(
 def _recognise_column(name: str, rows: Rows) -> Recognised:
   """Recognises one column: several labels in a cell, numbers, or classes.
 
-  Numbers are those with fractions, and whole ones of a short file that mostly
-  occur once. Empty cells say nothing.
+  A column of numbers is one of numbers if some have fractions, or if it has 10
+  different ones or more that mostly occur once, in a file of fewer than 1,000
+  rows. Otherwise they are classes. Empty cells say nothing.
   """
   values = [row.get(name) for row in rows]
   values = [value for value in values if not is_empty(value)]

@@ -18,7 +18,7 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 from vit_jax.runtime.printable import composed, printable, quoted
 
-_SIZES = {"train": 1438, "test": 359}
+_SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
 _SHOWN = 5  # Names in a message on those of two sources.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
@@ -53,7 +53,7 @@ def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:
   """Opens the splits of a run.
 
   Raises ValueError if the settings name no data, or the data are not there.
-  `labels` is the kind of labels that its task learns; by default
+  `labels` is the kind of labels that the run's task learns; by default
   `settings.label_kind`.
   """
   kind = labels or settings.label_kind or SINGLE
@@ -76,7 +76,7 @@ def _open_folder(settings: DataSettings, labels: Labels) -> Splits:
   """Opens the splits of a folder of images, which is listed once for all."""
   reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
-  if opened["eval"].split == "test":
+  if opened["eval"].split == "test":  # It is no second split to report on.
     del opened["test"]
   train = opened["train"]
   return Splits(
@@ -252,7 +252,7 @@ class Digits(Source):
 
   They are those of scikit-learn's `load_digits`; `digits.md` beside this file
   names their source. The splits are "train" (1,438 examples) and "test" (359),
-  each class 4 : 1.
+  which share the examples of each class 4 : 1.
   """
 
   name = "digits/1.0.0"
@@ -273,7 +273,10 @@ class Digits(Source):
     self._files = [cv2.imencode(".png", image)[1].tobytes() for image in grey]
 
   def _parts(self, split: str, order: dict[str, np.ndarray]) -> np.ndarray:
-    """The indices of a sum of parts; raises ValueError as `__init__` does."""
+    """The indices of a sum of parts; raises ValueError as `__init__` does.
+
+    `order` has the indices of each split, in its order.
+    """
     parts = [_part(p, order) for p in re.split(r"\s*\+\s*", split)]
     if not all(map(len, parts)):
       raise ValueError(
@@ -299,7 +302,10 @@ class Digits(Source):
 
 
 def _part(text: str, order: dict[str, np.ndarray]) -> np.ndarray:
-  """The indices of "train", "train[:90%]" or "train[100:]"; none if invalid."""
+  """The indices of "train", "train[:90%]" or "train[100:]".
+
+  An invalid text gives an empty array. `order` has the indices of each split.
+  """
   match = _PART.fullmatch(text)
   if match is None or match[1] not in order:
     return np.empty(0, np.uint16)

@@ -21,7 +21,10 @@ NAMES = {
 """Names of the splits' folders, in lower case."""
 
 EXACT, PLAIN, WORD = range(3)
-"""How surely a name is a split's: it is one, or has plain or other words."""
+"""How surely a name is a split's.
+
+It is the name of a split alone, or has plain words besides, or other words.
+"""
 
 OLDER = (
   " If the folder has not changed: earlier versions knew fewer names of "
@@ -89,6 +92,7 @@ def parse_name(name: bytes) -> SplitName | None:
   splits = [*map(_split_of_word, found)]
   rest = [w for w, s in zip(found, splits, strict=True) if s is None]
   chosen = {*splits} - {None}
+  # Beside plain words alone, a short name such as tr counts as well.
   if not chosen and rest and _PLAIN.issuperset({*rest} - _SHORT.keys()):
     chosen = {_SHORT[word] for word in rest if word in _SHORT}
     chosen = chosen if len(rest) > 1 else set()
@@ -124,7 +128,7 @@ def likely_splits(names: Sequence[bytes], inside: Inside) -> list[SplitName]:
   Returns them with the surest first. A folder with other words in its name, as
   seg_train, is a split if another split beside it has the same words, as
   seg_test, or has some of the same folders inside, which no folder but splits
-  may have; so the class freight_train is none. A plain name such as test_images
+  may have. So freight_train may be a class. A plain name such as test_images
   needs another split beside it, unless it names the split to train on.
   """
   candidates = [one for one in map(parse_name, names) if one]
@@ -170,7 +174,7 @@ def _is_confirmed(
   names: Sequence[bytes],
   inside: Inside,
 ) -> bool:
-  """Whether a folder is a split though it has other words in its name.
+  """Whether folders of other splits show that this one is a split as well.
 
   `likely_splits` gives the rule.
   """
@@ -178,7 +182,8 @@ def _is_confirmed(
   if any(other.rest == one.rest for other in others):
     if folders[one.name]:
       return True
-    # Folders that hold images alone may be classes, as others beside them.
+    # Folders that hold images alone may be classes, unless most of the folders
+    # here are named after splits.
     return 2 * len(candidates) > len(names)
   shared = set()
   for other in others:

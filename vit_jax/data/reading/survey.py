@@ -53,8 +53,8 @@ class Survey:
 
   Attributes:
     class_names: The names of classes, labels or targets.
-    looks: The files.
-    kind: The kind of their labels.
+    looks: The facts about each file.
+    kind: The kind of the files' labels.
   """
 
   class_names: tuple[str, ...]
@@ -108,7 +108,10 @@ class Survey:
 
   @property
   def copies(self) -> dict[str, list[list[str]]]:
-    """Groups of files with equal pixels, by where the copies are, in words."""
+    """Groups of files with equal pixels, by what is wrong with such copies.
+
+    The words say whether their labels or their splits differ.
+    """
     groups: dict[bytes, list[Look]] = collections.defaultdict(list)
     for look in self.looks:
       if look.digest is not None:

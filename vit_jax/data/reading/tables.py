@@ -57,9 +57,10 @@ def without_advice(lines: Iterable[str]) -> list[str]:
 
 @contextlib.contextmanager
 def advising(instead: Mapping[str, str]) -> Iterator[None]:
-  """Replaces the advice in errors on a file, where no keys are taken.
+  """Replaces the advice in the ValueErrors of a block.
 
-  `instead` has what to advise by the pattern of the text that advises a key.
+  It is for commands without keys of a configuration. `instead` has the new
+  advice by the pattern of the text that advises a key.
   """
   try:
     yield
@@ -86,7 +87,7 @@ def cells_of(
     is_there: Whether there is an image of a name, where a row is in doubt.
 
   Raises:
-    ValueError: if the file is none of these. The message names the line.
+    ValueError: if the file is not of such a form. The message names the line.
   """
   is_json = path.lower().endswith((".jsonl", ".json"))
   newline = "\n" if is_json else ""
@@ -106,10 +107,10 @@ def cells_of(
 
 
 def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
-  """The first candidate that is among the names of columns, or None.
+  """The first candidate that is among the names of columns.
 
-  If none is, it is the first name that differs from a candidate only in case,
-  spaces, "-" and "_".
+  If there is no such candidate, it is the first name that differs from one only
+  in case, spaces, "-" and "_"; or else None.
   """
   return next(iter(_matching_names(candidates, names)), None)
 
@@ -122,7 +123,10 @@ def columns_called_files(names: Sequence[str]) -> list[str]:
 def _matching_names(
   candidates: Iterable[str], names: Sequence[str]
 ) -> list[str]:
-  """The candidates among the names, and then names that differ in spelling."""
+  """The candidates among the names, and then names that are spelt otherwise.
+
+  Such a name differs from a candidate only in case, spaces, "-" and "_".
+  """
   candidates = [*candidates]
   there = {*names}
   plain: dict[str, list[str]] = collections.defaultdict(list)
@@ -197,8 +201,8 @@ class _Lines:
   """The lines of a file, of which the last ones may be put back.
 
   Attributes:
-    taken: The lines since it was last cleared.
-    number: The number of the last line.
+    taken: The lines that were read since this list was last cleared.
+    number: The number of the last line that was read.
   """
 
   def __init__(self, file: TextIO):
@@ -217,7 +221,7 @@ class _Lines:
     return line
 
   def put_back(self) -> str:
-    """Puts back all taken lines but the first, and returns that."""
+    """Puts back all taken lines but the first, and returns the first."""
     first, *others = self.taken
     self._again.extendleft(reversed(others))
     self.number -= len(others)
@@ -226,11 +230,11 @@ class _Lines:
 
 
 class _Records:
-  """The cells of each row; a quoted cell may have several lines.
+  """Iterates over the cells of each row; a quoted cell may have several lines.
 
-  If a double quote is not closed in its line, and takes in what looks like
-  further rows, it is part of the text in a file with tabs or "|" between its
-  cells. In other files it raises ValueError.
+  A double quote may stay open at the end of its line, and the cell take in what
+  looks like further rows. In a file with tabs or "|" between its cells, the
+  quote is then part of the text; in other files it raises ValueError.
   """
 
   def __init__(
@@ -321,9 +325,9 @@ def _first_line_of(lines: _Lines) -> str:
 
 
 def _are_alike(file: str, other: str, is_row: bool) -> bool:
-  """Whether a cell names a file as the file of its row does.
+  """Whether `other`, of a later line, seems to name a file, as `file` does.
 
-  `is_row` tells whether the line has as many cells as a row.
+  `is_row` tells whether the later line has as many cells as a row.
   """
   if file.lower().endswith(ENDINGS):
     return other.lower().endswith(ENDINGS)
@@ -353,7 +357,7 @@ def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
 
 
 def _parse_whole(path: str, text: str) -> Any:
-  """The content of JSON in one piece; None if each line is an object."""
+  """The content of JSON in one piece; None if each line is a row."""
   start = re.search(r"\S", text)
   if start is None:
     return None
@@ -375,7 +379,7 @@ def _parse_whole(path: str, text: str) -> Any:
 
 
 def _parse_json(place: str, text: str) -> Any:
-  """Parses JSON; raises ValueError, naming the place, if it is none."""
+  """Parses JSON; raises ValueError, naming the place, if it is not JSON."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError) as error:

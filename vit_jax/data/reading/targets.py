@@ -11,7 +11,8 @@ from vit_jax.data.reading.cells import Encode, Row, has_decimal_comma
 from vit_jax.data.reading.columns import in_columns, read_number
 from vit_jax.data.reading.labels import USUAL, Labels, Names
 
-# Smallest deviation of a target over its mean that float32 resolves well.
+# The smallest ratio of a target's standard deviation to its mean that float32
+# resolves well.
 _LEAST_SPREAD = 1e-5
 
 
