@@ -13,6 +13,7 @@ from tests import encoders, tiny
 from tests.commands import run
 from tests.photos import write_photos
 from tests.tiny import random_params
+from vit_jax.config import base_config
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.inference.features import features
@@ -207,6 +208,19 @@ def test_without_images_the_parameters_are_drawn(tmp_path, checkpoint, capsys):
     assert sorted(found.files) == ["filters", "position_similarity"]
     assert found["filters"].shape == (23, 8, 8, 3)
     assert found["position_similarity"].shape == (2, 3, 2, 3)
+
+
+def test_pictures_unlike_the_digits_of_a_run_are_told(tmp_path, capsys):
+  config = base_config()
+  config.data.name = "digits"
+  model, run = make_vit("Ti/4", 10, num_layers=1), tmp_path / "run"
+  params = random_params(model, (8, 8), 0)
+  options = {"config": config, "mean": (0.5,) * 3, "std": (0.5,) * 3}
+  tiny.save_run(run, model, params, (8, 8), "0123456789", **options)
+  Image.new("L", (16, 16), 255).save(tmp_path / "white.png")
+  out = str(tmp_path / "out")
+  visualize_files(str(run), str(tmp_path / "white.png"), out=out)
+  assert "The border of this picture is bright: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

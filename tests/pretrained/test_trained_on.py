@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -134,6 +135,29 @@ def test_other_images_and_other_models_get_no_line(folder, tmp_path):
   assert trained_on.overlap_of_answers(None, SINGLE, folder) == ""
   gone = _described(pathlib.Path("gone"), rule)
   assert trained_on.overlap_of_answers(gone, SINGLE, folder) == ""
+
+
+def test_copies_of_training_images_are_counted_wherever_they_are(
+  folder, tmp_path
+):
+  """The folder's files were all alike: each is given pixels of its own."""
+  for number, path in enumerate(sorted(folder.rglob("*.png"))):
+    Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
+  rule, held_out = _rule(folder, "name")
+  trained = 2 * EACH - len(held_out)
+  description = _described(folder, rule) | {"train_examples": trained}
+  copy = shutil.copytree(folder, tmp_path / "copy")
+  (copy / "ant" / "0.png").rename(copy / "ant" / "renamed.png")
+  Image.new("RGB", (8, 8), (0, 0, 1)).save(copy / "new.png")
+  of = functools.partial(trained_on.overlap_of_score, description, SINGLE)
+  every = [str(path) for path in copy.rglob("*.png")]
+  assert of(every).startswith(f"{trained} of these 21 images were trained on: ")
+  assert of([str(copy / path.relative_to(folder)) for path in held_out]) == ""
+  assert of([str(copy / "new.png")]) == ""
+  line = trained_on.overlap_of_answers(description, SINGLE, str(copy))
+  assert line.startswith(f"{trained} of these 21 images were trained on: ")
+  several = description | {"train_examples": 10_001}
+  assert trained_on.overlap_of_answers(several, SINGLE, str(copy)) == ""
 
 
 def test_a_large_folder_is_not_listed_whole(folder, monkeypatch):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from configs import finetune
 from tests import published, runs, tiny
@@ -96,7 +97,7 @@ def test_a_class_that_the_run_does_not_have_is_refused(elsewhere, tmp_path):
   photos = str(_noise(tmp_path / "new", 1))
   (tmp_path / "new" / "c").rename(tmp_path / "new" / "d")
   with pytest.raises(
-    ValueError, match="only: c, d. Evaluate on the classes of"
+    ValueError, match="t alone has c; .* split alone has d. Evaluate on the "
   ):
     evaluate_checkpoint(elsewhere(), folder=photos, num_workers=0)
 
@@ -188,6 +189,31 @@ def test_a_score_says_how_many_of_its_images_were_trained_on(
   assert "trained on" not in shown and "go by the interval" in shown
 
 
+def test_a_run_whose_folder_is_gone_asks_for_its_place(elsewhere, tmp_path):
+  moved = tmp_path / "photos_moved"
+  moved.mkdir()
+  run = elsewhere(root=str(tmp_path / "photos"))
+  said = "were in .*/photos, which is not a folder here: --root=DIR .root= in "
+  said += r"Python. .* held out; did you mean .*/photos_moved\?$"
+  for command in (evaluate_checkpoint, read_run):
+    with pytest.raises(ValueError, match=said):
+      command(run)
+  with pytest.raises(AssertionError, match="its data were opened"):
+    evaluate_checkpoint(run, root=str(moved))
+
+
+def test_a_score_on_pictures_unlike_the_digits_says_so(
+  elsewhere, tmp_path, capsys
+):
+  _noise(tmp_path / "photos", 1)
+  for path in (tmp_path / "photos").rglob("*.png"):
+    Image.new("RGB", (16, 16), "white").save(path)
+  run = elsewhere(name="digits")
+  evaluate_checkpoint(run, folder=str(tmp_path / "photos"), num_workers=0)
+  shown = capsys.readouterr().out
+  assert "3 of these 3 pictures have bright borders: invert dark" in shown
+
+
 def test_images_without_labels_are_answered_by_the_run(elsewhere, tmp_path):
   """The message has no advice to train, which is not what was asked for."""
   run, photos = elsewhere(), tmp_path / "photos"
@@ -197,6 +223,7 @@ def test_images_without_labels_are_answered_by_the_run(elsewhere, tmp_path):
   with pytest.raises(ValueError, match=re.escape(says)) as refused:
     evaluate_checkpoint(run, folder=folder)
   assert "train" not in str(refused.value)
+  assert str(refused.value).endswith("may have images of one class alone.")
 
 
 def test_a_picture_is_not_what_a_run_is_evaluated_on(elsewhere, tmp_path):

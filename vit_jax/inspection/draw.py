@@ -34,6 +34,7 @@ from vit_jax.inspection.attention_views import (
 )
 from vit_jax.inspection.photograph import seen_part
 from vit_jax.models import BaseVit, Vit
+from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import extras
@@ -66,7 +67,11 @@ def visualize_files(
   folder = output_folder(out)
   missing = say_missing(names)
   loaded = load_pretrained(checkpoint, reads_patches=True, **overrides)
-  for note in loaded.notes:
+  paths = list(find_images(names))
+  advice = trained_on.digits_advice(
+    loaded.description, loaded.preprocessing, paths
+  )
+  for note in filter(None, (*loaded.notes, advice)):
     say(note)
   model = embedding_maps.check_vit(loaded.model)
   params = loaded.params
@@ -78,7 +83,6 @@ def visualize_files(
   )
   arrays_of_images: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
-  paths = list(find_images(names))
   read = _reader(preprocessing)
   at_once = batch_size(model, len(paths), preprocessing)
   images = decode_ahead(paths, read, max(_IMAGES_AHEAD, at_once))

@@ -1,6 +1,7 @@
 """Lines on how the images that a run answers relate to its training images."""
 
 import contextlib
+import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from vit_jax.runtime.printable import printable_path
 _MOST_READ = 100  # Pictures whose pixels are read.
 # With more images, in the run's folder or to be answered, none are compared.
 MOST_IMAGES = 100_000
+_MOST_COPIED = 10_000  # Training images that files elsewhere may be copies of.
 
 
 def overlap_of_answers(
@@ -27,9 +29,9 @@ def overlap_of_answers(
   """A line on how many of the images to answer the run was trained on.
 
   The description holds the run's folder of images and how it was split, so the
-  training split is opened again. Only files in this folder can be in the split;
-  if there are none, nothing is opened. The line is "" if no image is in the
-  split.
+  training split is opened again. Counted are the files of this split and, of up
+  to 10,000 training images, files elsewhere that have the bytes of one of them.
+  If no file can be either, nothing is opened. The line is "" if there are none.
 
   Args:
     description: The description of a `Loaded`; None for published weights.
@@ -120,10 +122,13 @@ def _overlap_line(
   if not (root and os.path.isdir(root)):
     return ""
   paths = [*itertools.islice(files, MOST_IMAGES + 1)]
-  inside = _ids_below(root, paths)
-  if not inside:
+  inside, elsewhere = _by_place(root, paths)
+  count = (description or {}).get("train_examples") or MOST_IMAGES
+  if count > _MOST_COPIED or len(paths) > MOST_IMAGES:
+    elsewhere = []
+  if not (inside or elsewhere):
     return ""
-  if len(paths) > MOST_IMAGES or _has_too_many(root):
+  if inside and (len(paths) > MOST_IMAGES or _has_too_many(root)):
     verdicts = {
       "answer": "its answers for those say nothing about new images.",
       "score": "the score says little about new ones.",
@@ -133,9 +138,11 @@ def _overlap_line(
   with contextlib.suppress(ValueError, OSError):
     settings = settings_of_saved(data)
     source: Any = open_source("train", settings, labels)
-    trained = {*source.ids(range(len(source)))} & inside
+    trained = len({*source.ids(range(len(source)))} & inside)
+    if elsewhere:
+      trained += _count_copies(elsewhere, source.files())
     if trained:
-      return _counts_line(len(trained), len(paths), what)
+      return _counts_line(trained, len(paths), what)
   return ""
 
 
@@ -178,16 +185,35 @@ def _fills(pixels: np.ndarray) -> bool:
   return bool((rows[0] and rows[-1]) or (columns[0] and columns[-1]))
 
 
-def _ids_below(root: str, paths: Iterable[str]) -> set[str]:
-  """The ids of those files that are below the run's folder."""
+def _by_place(root: str, paths: Iterable[str]) -> tuple[set[str], list[str]]:
+  """The ids of the files below the run's folder, and the paths of others."""
   top = os.path.join(os.path.realpath(root), "")
-  ids = set()
+  ids, elsewhere = set(), []
   for path in paths:
     real = os.path.realpath(path)
     if real.startswith(top):
       below = os.path.join(root, real.removeprefix(top))
       ids.add(printable_path(os.fsencode(below)))
-  return ids
+    else:
+      elsewhere.append(real)
+  return ids, elsewhere
+
+
+def _count_copies(paths: Iterable[str], of: Iterable[str]) -> int:
+  """How many of the files have the bytes of one of the files `of`.
+
+  Only files of a size that both have are read.
+  """
+  here = [(os.path.getsize(path), path) for path in paths]
+  there = [(os.path.getsize(path), path) for path in of]
+  common = {size for size, _ in here} & {size for size, _ in there}
+  known = {_digest(path) for size, path in there if size in common}
+  return sum(size in common and _digest(path) in known for size, path in here)
+
+
+def _digest(path: str) -> bytes:
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").digest()
 
 
 def _has_too_many(root: str) -> bool:

@@ -121,6 +121,8 @@ def open_saved_run(
       check_trusted(place, "the data of this run", flag, workdir)
   fitted = loaded.task.for_test() if test else loaded.task
   data = settings.data
+  if folder is None and root is None:
+    check_is_here(data)
   if not (data.photographs or data.name or fitted.labels.reader):
     raise ValueError(
       f"{workdir} records no data: name the folder, as in --root=DIR."
@@ -193,18 +195,19 @@ def evaluate_checkpoint(
       outcome.write(path, run.source)
   shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
-  known = ""
+  known, advice = "", ""
   if options.get("folder") is None:  # The folds are of its own.
     metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
   elif first:
     files: Any = run.source
-    known = trained_on.overlap_of_score(
-      run.loaded.description, run.task.labels, files.files()
-    )
+    about = run.loaded.description
+    known = trained_on.overlap_of_score(about, run.task.labels, files.files())
+    looks = run.loaded.preprocessing
+    advice = trained_on.digits_advice(about, looks, files.files())
   verdict = str(run.task.scores.verdict(metrics, known))
   read: Any = getattr(run.source, "notes", ())
   notes = *run.loaded.notes, *read, *run.notes
-  for note in (*notes, shown, verdict, *outcome.remarks):
+  for note in (*notes, shown, verdict, advice, *outcome.remarks):
     if note:
       display.note(note)
   if per_class:
@@ -446,6 +449,18 @@ def prepared_place(data: DataSettings) -> dict[str, str]:
   if data.dir:
     return {"root": data.dir}
   return {"data_dir": data.data_dir} if data.data_dir and not data.root else {}
+
+
+def check_is_here(data: DataSettings) -> None:
+  """Raises ValueError if the folder of a run's images is not there any more."""
+  place = data.root or ""
+  if place and not os.path.isdir(place):
+    hint = hints.hint_for_path(place)
+    raise ValueError(
+      f"the run's images were in {place}, which is not a folder here: "
+      "--root=DIR (root= in Python) takes them from where they are now, with "
+      f"the same ones held out{f'; {hint}' if hint else '.'}"
+    )
 
 
 def settings_here(

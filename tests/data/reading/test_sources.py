@@ -54,9 +54,23 @@ def test_images_are_not_read_one_by_one_from_a_bucket():
 
 def test_names_of_two_lists_are_quoted_without_escape_sequences():
   lists = ("a", "\x1b]0;owned\x07", "c\nd"), "one", ("a",), "the other"
-  with pytest.raises(ValueError, match="in one of them only: ") as caught:
+  with pytest.raises(
+    ValueError, match="in the same order; one alone"
+  ) as caught:
     check_same_classes(*lists)
-  assert str(caught.value).endswith(r" only: \x1b]0;owned\x07, c\nd.")
+  assert str(caught.value).endswith(r"; one alone has \x1b]0;owned\x07, c\nd.")
+
+
+def test_names_that_differ_are_said_with_the_list_that_has_them():
+  said = "; A alone has cat; B alone has Cat, dog."
+  with pytest.raises(ValueError, match=said):
+    check_same_classes(("ant", "cat"), "A", ("Cat", "ant", "dog"), "B")
+  said = "A has 2 classes and B 2, .* order; only their order differs.$"
+  with pytest.raises(ValueError, match=said):
+    check_same_classes(("ant", "cat"), "A", ("cat", "ant"), "B")
+  many = tuple(f"{n:02}" for n in range(30))
+  with pytest.raises(ValueError, match="; B alone has 00, 01, .* more.$"):
+    check_same_classes(("ant",), "A", ("ant", *many), "B")
 
 
 def test_no_module_imports_jax_or_tensorflow():

@@ -39,7 +39,7 @@ class UnlabelledError(ValueError):
     command = shlex.join(["vit_jax", "predict", run, self._root])
     return ValueError(
       f"{self._reason} Without labels there is {command}, which gives the "
-      "run's answers."
+      "run's answers. A table (file,label) may have images of one class alone."
     )
 
   def with_weights(self, weights: str) -> "UnlabelledError":

@@ -280,8 +280,9 @@ class Labels:
     if not new:
       return OLDER
     return (
-      " Evaluate on the classes of the run: give a folder without the others, "
-      "or a table (file,label), which need not have every class."
+      " Evaluate on the classes of the run, spelt as it spells them: a folder "
+      "has to have all of them and no others, and a table (file,label) need "
+      "not have every class."
     )
 
 

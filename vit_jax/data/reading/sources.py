@@ -235,16 +235,21 @@ def check_same_classes(
   ours = [composed(name) for name in names]
   theirs = [composed(name) for name in others]
   if ours != theirs:
-    differing = sorted({*ours} ^ {*theirs})
-    only = ", ".join(map(printable, differing[:_SHOWN]))
-    if more := differing[_SHOWN:]:
-      only += f" and {len(more):,} more"
+    sides = (of, {*ours} - {*theirs}), (of_others, {*theirs} - {*ours})
+    only = [f"{side} alone has {_list(more)}" for side, more in sides if more]
     raise ValueError(
       f"{of} has {labels.counted(len(names))} and {of_others} "
-      f"{len(others):,}, and they "
-      "must be the same, in the same order; in one of them only: "
-      f"{only or 'none'}.{why}"
+      f"{len(others):,}, and they must be the same, in the same order; "
+      f"{'; '.join(only) or 'only their order differs'}.{why}"
     )
+
+
+def _list(names: set[str]) -> str:
+  """Names for a message, in their order; beyond `_SHOWN`, how many more."""
+  shown = sorted(names)
+  text = ", ".join(map(printable, shown[:_SHOWN]))
+  more = len(shown) - _SHOWN
+  return f"{text} and {more:,} more" if more > 0 else text
 
 
 class Digits(Source):

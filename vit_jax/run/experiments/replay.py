@@ -12,7 +12,7 @@ from vit_jax.pretrained.fetch import without_secrets
 from vit_jax.pretrained.locate import is_trusted
 from vit_jax.run.outputs import DIGESTED, jit_digest
 from vit_jax.run.plan import make_plan
-from vit_jax.run.saved import prepared_place, settings_here
+from vit_jax.run.saved import check_is_here, prepared_place, settings_here
 from vit_jax.run.settings import Settings
 from vit_jax.run.start import fresh_state, restore_state
 from vit_jax.runtime.display import Display
@@ -88,6 +88,8 @@ def _verify(
     ended = min((s for s in saved if s >= last), default=checkpoints.choose())
     config = checkpoints.describe(ended)["config"]
     settings = settings_here(config, **moved)
+    if moved.get("root") is None:
+      check_is_here(settings.data)
     if not trust:
       check_trusted(settings, start, workdir, moved)
     replay = _replay_steps(settings, checkpoints, start, rows, display)
