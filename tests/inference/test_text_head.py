@@ -15,6 +15,7 @@ from vit_jax.inference import text_head
 from vit_jax.inference.text_head import TextHead, read_text_head
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained, load_text
+from vit_jax.runtime.printable import counted
 
 ENCODERS = pathlib.Path(__file__).parents[1] / "checkpoints" / "encoders"
 CLIP = str(ENCODERS.parent / "texts" / "hf_clip")
@@ -159,7 +160,7 @@ def test_texts_in_the_command(given, names, are_whole):
   assert text_head.names_of(given) == (names, are_whole)
   around = [text_head.AS_IT_IS] if are_whole else ["a photo of a {}.", "{}"]
   (line,) = text_head.lines_on_texts(given, names, around)
-  assert line.startswith(f"Comparing with {len(names)} texts, ")
+  assert line.startswith(f"Comparing with {counted(len(names), 'text')}, ")
   assert ("as they are" in line) == are_whole
   assert ("in 'a photo of a {}.', ...: " in line) != are_whole
   assert repr(names[0]) in line

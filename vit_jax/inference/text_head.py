@@ -23,7 +23,7 @@ from vit_jax.runtime.files import (
   read_regular,
   replacing,
 )
-from vit_jax.runtime.printable import first_of, printable, quoted
+from vit_jax.runtime.printable import counted, first_of, printable, quoted
 
 AS_IT_IS = "{}"
 """The template of a text with nothing around it."""
@@ -192,7 +192,9 @@ def lines_on_texts(
   else:
     how = f"in {first_of([*map(quoted, templates)], 1)}"
   advice = "; repeat --texts for a text with a comma" if len(texts) == 1 else ""
-  return [f"Comparing with {len(names):,} texts, {how}: {shown}{advice}."]
+  return [
+    f"Comparing with {counted(len(names), 'text')}, {how}: {shown}{advice}."
+  ]
 
 
 def _check_names(names: Sequence[str], where: str, how: str) -> None:

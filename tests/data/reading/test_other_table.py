@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import png
+from vit_jax.data.reading.captions import Captions
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.named_images import find_images
 from vit_jax.data.reading.other_table import open_whole, root_with_images
@@ -24,7 +25,8 @@ def folder(tmp_path):
 def opened(folder, text, kind, names, **run):
   path = folder / "other.csv"
   path.write_text(text)
-  settings = DataSettings(labels_file=str(path), task=TASKS[kind], **run)
+  task = TASKS.get(kind, "pairs")
+  settings = DataSettings(labels_file=str(path), task=task, **run)
   return open_whole(settings, kind, names)
 
 
@@ -78,6 +80,18 @@ def test_its_labels_are_those_of_the_run(folder, kind, names, text, expected):
       ("x",),
       "f,l,m\n0.png,1,2",
       "no column 'x', .*l, m: rename the one",
+    ),
+    (
+      SEVERAL,
+      ("a", "b"),
+      "f,l,m\n0.png,a,b",
+      r"neither a column 'label' nor .* of the run \(a, b\); its ",
+    ),
+    (
+      Captions(),
+      ("caption",),
+      "f,l,m\n0.png,a,b",
+      "no column 'caption', from which .* the answers to caption",
     ),
     (NUMBERS, ("x",), "f,l\n0.png,", "l='', which is not a number"),
   ],

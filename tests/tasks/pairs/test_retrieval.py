@@ -1,5 +1,7 @@
 """Ranks and recall, against loops over all pairs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,25 @@ def test_chance_is_the_share_of_right_pairs():
   rows |= dict(has=np.ones((4, 1), bool), group=np.array([[5], [5], [5], [2]]))
   outcome = PairsOutcome(None, Gathered(np.arange(4), rows, 0), 0.0, {})
   assert outcome.chance == 1 / 2  # One text of two; 3 / 4 and 1 / 4 of images.
+
+
+def test_a_pair_is_shown_with_its_nearest_caption_and_the_nearest_of_all():
+  # Image 0 has two captions, of which the second is nearer; the nearest of all
+  # is the second of image 1.
+  near = [[[0, 1], [0.6, 0.8]], [[0, 1], [1, 0]]]
+  rows = dict(u=np.array([[1.0, 0], [1, 0]]), v=np.array(near))
+  rows |= dict(has=np.ones((2, 2), bool), group=np.array([[4, 5], [4, 6]]))
+  rows["ids"] = np.arange(4).reshape(2, 2, 1)
+  files = SimpleNamespace(text=lambda ids: "abcd"[ids[0]])
+  task = SimpleNamespace(
+    pairs=SimpleNamespace(best_pairs=2),
+    text_setup=SimpleNamespace(files=files),
+  )
+  outcome = PairsOutcome(task, Gathered(np.arange(2), rows, 0), 0.0, {})
+  best, worst = outcome.telling()
+  texts = ["d (rank 1, cosine 1.000)", "b (rank 2, cosine 0.600; nearest: d)"]
+  assert [example.caption for example in best.examples] == texts
+  assert [example.caption for example in worst.examples] == texts[::-1]
 
 
 def test_a_model_that_gives_all_the_same_finds_nothing():

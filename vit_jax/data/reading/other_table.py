@@ -14,7 +14,7 @@ from vit_jax.data.reading.column_roles import (
 )
 from vit_jax.data.reading.label_file import LabelledImages, image_rows, locate
 from vit_jax.data.reading.label_rows import column_names, image_names
-from vit_jax.data.reading.labels import USUAL, Labels
+from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.tables import (
   advising,
@@ -100,18 +100,34 @@ def settings_for(
   elif chosen and not {*names_in(chosen, there)} <= {*there}:
     chosen = None
   new = dataclasses.replace(settings, label_columns=chosen, file_column=file)
-  usual = as_text(names)
-  if labels.are_classes or labels.may_be_several:
-    usual = USUAL[0]
-  expected = settings.label_columns or usual
   if chosen is None and not _tells_labels(path, new, labels):
-    fail(
-      path,
-      f"has no column {expected!r}, from which the run learned; its columns "
-      f"are {list_columns(there)}: rename the one that has the labels to "
-      f"{expected}",
-    )
+    fail(path, _no_labels(settings.label_columns, labels, names, there))
   return new
+
+
+def _no_labels(
+  chosen: str | None,
+  labels: Labels,
+  names: tuple[str, ...],
+  there: Sequence[str],
+) -> str:
+  """Says that none of the columns `there` has labels of the run's `names`.
+
+  `chosen` is the run's data.label_columns.
+  """
+  expected = chosen or as_text(names)
+  if not chosen and (labels.are_classes or labels.may_be_several):
+    expected = labels.columns(())[0]
+  missing = f"has no column {expected!r}, from which the run learned"
+  if not chosen and labels.may_be_several and len(names) > 1:
+    missing = (
+      f"has neither a column {expected!r} nor one of 0 and 1 for each label of "
+      f"the run ({list_columns(names)})"
+    )
+  return (
+    f"{missing}; its columns are {list_columns(there)}: rename the one that "
+    f"has the answers to {expected}"
+  )
 
 
 def with_file(

@@ -48,7 +48,7 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
       "v": compared.text.reshape(B, M, -1),
       "has": captions[..., 0] != NONE,
       "group": text_groups(ids).reshape(B, M),
-      "first": captions[:, 0],
+      "ids": captions,
       "log_scale": jnp.broadcast_to(compared.log_scale, B),
     }
     if compared.bias is not None:
@@ -156,10 +156,14 @@ def _in_words(scores: Mapping[str, float]) -> str:
 
 
 class _Captions(NamedTuple):
-  """The captions of a split: each one's vector, image and group."""
+  """The captions of a split: each one's vector, image, place and group.
+
+  Caption k is the one at place[k] of the image owner[k].
+  """
 
   vectors: np.ndarray
   owner: np.ndarray
+  place: np.ndarray
   group: np.ndarray
 
 
@@ -194,6 +198,7 @@ class PairsOutcome(Outcome):
     return _Captions(
       vectors=arrays["v"][owner, place],
       owner=owner,
+      place=place,
       group=arrays["group"][owner, place],
     )
 
@@ -212,6 +217,17 @@ class PairsOutcome(Outcome):
     """The cosine of each image and its first caption, (N,)."""
     arrays = self.gathered.arrays
     return (arrays["u"] * arrays["v"][:, 0]).sum(axis=1)
+
+  @functools.cached_property
+  def _nearest_own(self) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest of each image's own captions, (N,), and their cosines."""
+    captions = self._captions
+    u = self.gathered.arrays["u"]
+    cosines = (u[captions.owner] * captions.vectors).sum(axis=1)
+    order = np.lexsort((cosines, captions.owner))
+    is_last = np.diff(captions.owner[order], append=len(u)) > 0
+    nearest = order[is_last]
+    return nearest, cosines[nearest]
 
   @functools.cached_property
   def scores(self) -> dict[str, Any]:
@@ -264,7 +280,8 @@ class PairsOutcome(Outcome):
     """The pairs that are found best, and those that are found worst."""
     count = self.task.pairs.best_pairs
     # By rank, and among equal ranks by the cosine.
-    order = np.lexsort((-self.cosines, self.ranks.texts))
+    _, cosines = self._nearest_own
+    order = np.lexsort((-cosines, self.ranks.texts))
     best = order[:count]
     worst = order[::-1][:count]
     kinds = (
@@ -282,16 +299,21 @@ class PairsOutcome(Outcome):
     ]
 
   def _example(self, row: int) -> Example:
-    """An image with its first caption, and the nearest one if it is another."""
-    arrays = self.gathered.arrays
-    decode = self.task.text_setup.files.text
-    text = decode(arrays["first"][row])
+    """An image with its nearest caption, and a nearer one of other images."""
+    own, cosines = self._nearest_own
+    text = self._text(int(own[row]))
     rank = int(self.ranks.texts[row])
-    caption = f"{text} (rank {rank:,}, cosine {self.cosines[row]:.3f}"
-    nearest = int(best_class(self._captions.vectors @ arrays["u"][row]))
+    caption = f"{text} (rank {rank:,}, cosine {cosines[row]:.3f}"
+    vectors = self._captions.vectors
+    nearest = int(best_class(vectors @ self.gathered.arrays["u"][row]))
     if rank > 1 and nearest != NO_ANSWER:
-      image = self._captions.owner[nearest]
-      caption += f"; nearest: {decode(arrays['first'][image])}"
+      caption += f"; nearest: {self._text(nearest)}"
     caption += ")"
     index = int(self.gathered.index[row])
     return Example(index, caption, alt=f"Photograph: {text}")
+
+  def _text(self, k: int) -> str:
+    """Caption k of the split."""
+    captions = self._captions
+    ids = self.gathered.arrays["ids"][captions.owner[k], captions.place[k]]
+    return self.task.text_setup.files.text(ids)
