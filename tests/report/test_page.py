@@ -97,6 +97,13 @@ def test_a_single_point_is_a_sentence_and_no_chart(measured, steps):
   assert ("Loss by step." in text) == (steps == 2)
 
 
+def test_a_run_that_was_started_in_python_has_no_command(measured):
+  run = example.facts("runs/a", measured)
+  run = dataclasses.replace(run, starts=[{**run.starts[0], "command": None}])
+  (told,) = (p for p in example.Page(page([run])).texts("p") if "command" in p)
+  assert "started in Python, or by an older" in " ".join(told.split())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("labels, times", [([0, 2], 0), ([0, 0], 1)])
 def test_a_label_that_all_augmented_images_share_is_said_once(
