@@ -16,13 +16,13 @@ SOURCE is one of
   ILSVRC2012_img_val.tar;
 - tfds:NAME, a data set that TFDS prepared (--data_dir).
 
-The images are shuffled once. --size reduces the shorter side; then images are
-stored as JPEG of --quality. All others stay as they are, byte for byte, if they
-are JPEG or PNG. Other lossless files (BMP, GIF, TIFF, lossless WebP) become PNG
-if no --quality is given, and all the rest JPEG. Every image is decoded: those
-that cannot be are listed in OUT/unreadable.txt and left out. A command that was
-stopped can be repeated to finish, and --verify compares OUT with its checksums.
-`vit_jax train OUT` reads the result, and so does
+The images are shuffled once. --size reduces the shorter side of larger images,
+which are then stored as JPEG of --quality. JPEG and PNG files that are not
+reduced stay as they are, byte for byte. Other lossless files (BMP, GIF, TIFF,
+lossless WebP) become PNG if no --quality is given, and all the rest JPEG.
+Images that cannot be decoded are listed in OUT/unreadable.txt and left out. A
+command that was stopped can be repeated to finish, and --verify compares OUT
+with its checksums. `vit_jax train OUT` reads the result, and so does
 `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> None:
 def verify(out: str) -> None:
   """Compares files with their checksums, and prints those that differ.
 
-  Raises ValueError if there are any.
+  Raises ValueError if there are such files, or no files at all.
   """
   folder = epath.Path(out).expanduser()
   sums = read_sums(read_regular(folder / SUMS))

@@ -45,7 +45,8 @@ def captions_in(content: bytes, ending: str) -> list[str]:
   """The captions in a .txt file, which has one, or in a .json file.
 
   A .json file has one caption or a list, under one of the keys `COLUMNS`.
-  Raises ValueError if there is none, or one is empty or no text.
+  Raises ValueError if there is no caption, or one is empty or not text. Its
+  message has to follow the name of the file.
   """
   try:
     value: Any = content.decode("utf-8-sig")
@@ -111,7 +112,7 @@ class _CaptionPlaces(Captions):
   Attributes:
     chosen: The column of captions, and that of classes, if any.
     texts: The captions of each image as JSON, one after the other.
-    counts: Every number of captions that an image has.
+    counts: The numbers of captions that images have.
   """
 
   most: int = 2**31
@@ -165,15 +166,19 @@ class _CaptionPlaces(Captions):
   def _classes(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
-    """The names of the classes, and a function that encodes those of rows."""
+    """The names of the classes, and a function that encodes the rows' classes.
+
+    The values of a row are the start and the end of its captions, and its
+    class, if `columns` has one.
+    """
     if not columns:
       return (), lambda rows: np.zeros(len(rows), np.int64)
 
-    def with_class(rows: Sequence[Row]) -> list[Row]:
+    def class_alone(rows: Sequence[Row]) -> list[Row]:
       return [dataclasses.replace(r, values=r.values[2:]) for r in rows]
 
-    names, encode = SINGLE.fit(columns, with_class(rows))
-    return names, lambda rows: encode(with_class(rows))
+    names, encode = SINGLE.fit(columns, class_alone(rows))
+    return names, lambda rows: encode(class_alone(rows))
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
     del names, rows

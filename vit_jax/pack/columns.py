@@ -15,9 +15,9 @@ def columns_of(
 
   Classes are in the column `chosen`; without it, in one with a name of
   `_LABELS`; and otherwise in the only one that the Hub declares as a
-  ClassLabel. Any other number may be an id. For an `older` packing, it has the
-  classes if it is the only one. Raises ValueError if there is no such column,
-  or more than one.
+  ClassLabel. Any other column of numbers may hold ids. Only for an `older`
+  packing it has the classes, if it is the only one. Raises ValueError if there
+  is no such column, or more than one.
   """
   there = f"{source} has the columns {', '.join(schema.names)}"
   images = [field.name for field in schema if _is_image(field.type)]

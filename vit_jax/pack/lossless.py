@@ -29,7 +29,8 @@ def is_lossless(encoded: bytes) -> bool:
     return _is_lossless_webp(encoded)
   if encoded.startswith(_JP2):
     at = encoded.find(_STYLES)
-    return at >= 0 and encoded[at + 13 : at + 14] == b"\1"  # Whole numbers.
+    # Wavelets of whole numbers, kind 1, are lossless.
+    return at >= 0 and encoded[at + 13 : at + 14] == b"\1"
   return False
 
 
@@ -50,5 +51,5 @@ def _is_lossless_tiff(encoded: bytes) -> bool:
     with Image.open(io.BytesIO(encoded), formats=("TIFF",)) as image:
       tags = getattr(image, "tag_v2", {})
       return tags.get(_COMPRESSION, 1) not in _LOSSY
-  except Exception:  # Pillow opens no bands, which are not packed.
+  except Exception:  # Pillow cannot open files of bands; they are not packed.
     return False

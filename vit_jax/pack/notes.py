@@ -63,7 +63,7 @@ def publish(file: IO[bytes], path: epath.Path) -> None:
 
 
 def file_digest(path: epath.Path) -> str | None:
-  """The SHA-256 of a file; None if there is none, or it is no regular file."""
+  """The SHA-256 of a file; None if there is no regular file at the path."""
   try:
     with open_anywhere(path) as file:
       opened: Any = file
@@ -180,8 +180,8 @@ def settle_plan(
 
   Returns a line if the plan there was damaged or missing, and has been made
   again; notes without a plan's digest must then be ignored. Otherwise returns
-  None. Raises ValueError if the folder holds
-  something else, or another packing.
+  None. Raises ValueError if the folder holds something else, or another
+  packing.
 
   Args:
     shards: The names of all shards of the plan.
@@ -198,6 +198,8 @@ def settle_plan(
   notes = map(read, sorted((folder / _FOLDER).glob("*-*.json")))
   plans = {note.plan for note in notes if note and note.plan}
   strange = {name for name in _names(folder) if "array_record" in name}
+  # There are notes or shards of another plan, or the plan there differs and no
+  # note says that it was this one.
   if plans - {digest(plan)} or strange - {*shards} or (there and not plans):
     raise ValueError(_OTHER.format(folder))
   is_first = not plans and not strange and not path.exists()

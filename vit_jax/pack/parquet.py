@@ -77,8 +77,8 @@ class ParquetImages(Source):
     """All labels, (N,), read without the images; None if there are none at all.
 
     There are none if no file has the column, or if all cells are empty or hold
-    -1, as in the Hub's files of a test split. Raises ValueError, with its row,
-    if one cell is empty.
+    -1, as in the Hub's files of a test split. Otherwise raises ValueError,
+    which names the row, if a cell is empty.
     """
     column = self.columns[1]
     read = [*self._read_labels()]
@@ -174,7 +174,7 @@ def open_parquet(
   label_column: str | None = None,
   older: bool = False,
 ) -> Splits:
-  """Opens the splits of Parquet files; `files` has the paths of each.
+  """Opens the splits of Parquet files; `files` has the paths of each split.
 
   `name` is that of their folder; for the other arguments see `columns_of`. A
   split of which no image has a label is left out, and a line says so. Raises
@@ -211,7 +211,10 @@ def open_parquet(
 def _checked_names(
   source: str, names: list[str], column: str, labels: Sequence[np.ndarray]
 ) -> list[str]:
-  """The names of the classes; raises ValueError for a label without a name."""
+  """The names of the classes; without `names`, their numbers.
+
+  Raises ValueError for a label without a name.
+  """
   least = min(int(of_split.min()) for of_split in labels)
   most = max(int(of_split.max()) for of_split in labels)
   if not names and most >= 0:

@@ -72,7 +72,7 @@ class Listing:
     ends: Where each image's name ends in `names`.
     texts: The first three numbers of each image's `CaptionPlace`, one after
       another; empty if there are no captions.
-    captions: Every number of captions that an image has.
+    captions: The numbers of captions that images have.
   """
 
   def __init__(self, files: Sequence[str] = ()):

@@ -148,8 +148,8 @@ def open_bucket(address: str) -> Splits:
   The folder holds class folders, or `train` and `validation` or `test` (see
   `split_names.likely_splits`) that hold them. Nothing is held out of a folder
   without splits: choose a part when you train, as in
-  `--config.data.train_split`.
-  Raises ValueError if the folders are not splits of the same classes.
+  `--config.data.train_split`. Raises ValueError if there is no train folder
+  beside other splits, or another split has a class that it lacks.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
   paths = {

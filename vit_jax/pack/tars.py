@@ -79,7 +79,8 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   if most < 0:
     names = []
     for listing in listings.values():
-      listing.label = array("i", bytes(4 * len(listing.label)))
+      zeros = bytes(4 * len(listing.label))  # An "i" has 4 bytes.
+      listing.label = array("i", zeros)
   else:
     names = _lines(labels) if labels else number_names(most, seen, str(folder))
   if len(names) <= most:
@@ -142,16 +143,17 @@ def _read_samples(
   """Yields the images of a WebDataset file, with their labels and captions.
 
   The members of a sample stand next to each other. As in WebDataset, their
-  names are equal up to the first dot of the last part, if a label has that
+  names are equal up to the first dot of the last part, if a label has just that
   name: `x.jpg`, `x.seg.png` and `x.cls` are one sample. Otherwise dots are part
-  of the names, and an image belongs to the label whose name without its ending
-  is the longest one that begins its own: `0.1.png` to `0.1.cls`. Of the images
-  of a sample the one with the fewest dots is taken, `x.jpg` before `x.seg.png`.
-  If no image of these names has a label, captions take the label's place.
+  of the names. An image then belongs to the label whose name, without its
+  ending, is the longest beginning of the image's name: `0.1.png` to `0.1.cls`.
+  Of the images of a sample the one with the fewest dots is taken, `x.jpg`
+  before `x.seg.png`. If there is no label, the names of captions decide in the
+  same way.
 
-  Raises ValueError for an image that has neither, for one to which both
-  readings of its name give a label, and for two images of a sample with equally
-  many dots.
+  Raises ValueError for an image that has neither a label nor captions, for an
+  image to which both readings of its name give a label, and for two images of a
+  sample with equally many dots.
   """
   with open_anywhere(path) as file, archives.open_archive(file, path) as tar:
     visible = archives.members(tar, path, hidden)
@@ -184,7 +186,11 @@ def _read_samples(
 def _choose_images(
   images: list[str], stems: Collection[str], path: epath.Path
 ) -> dict[str, str]:
-  """The image of each stem; raises ValueError as `_read_samples` does."""
+  """The image of each sample, by the stem that names the sample.
+
+  `stems` are the names of labels or captions without their endings. Raises
+  ValueError as `_read_samples` does.
+  """
   chosen: dict[str, str] = {}
   for name in sorted(images, key=lambda name: name.count(".")):
     begins = [stem for stem in stems if name.startswith(f"{stem}.")]
@@ -207,7 +213,7 @@ def _stems_of_captions(
 ) -> list[str]:
   """The names, without endings, of files that may have captions.
 
-  If one has the name of the key itself, it is the only one.
+  If a file has the name of the key itself, the result is that name alone.
   """
   split = (name.rpartition(".") for name in members)
   stems = [stem for stem, _, ending in split if ending in _CAPTIONS]
@@ -217,7 +223,7 @@ def _stems_of_captions(
 def _find_captions(
   tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], stem: str
 ) -> tuple[CaptionPlace, str]:
-  """The place of a sample's captions, and the reason if there are none.
+  """The place of a sample's captions, and "", or the reason if there are none.
 
   Of two files, the one with more captions is taken.
   """
@@ -257,8 +263,9 @@ def _labels(
 ) -> dict[str, int]:
   """The labels of members with equal keys, by the name without its ending.
 
-  If the key itself has a label, it is the only one. Raises ValueError for an
-  image that may belong to it or to another label.
+  If the key itself has a label, the result has that label alone. Raises
+  ValueError for an image that may belong to that label or to another, and as
+  `_label` does.
   """
   files: dict[str, list[str]] = collections.defaultdict(list)
   for name in members:
@@ -290,8 +297,8 @@ def _labels(
 def _label(file: IO[bytes], ending: str, source: str) -> int | None:
   """The label in a .cls file, or in a .json file under "label" or "cls".
 
-  It is None if a .json file has none. Raises ValueError if it is no class
-  number.
+  It is None if a .json file has no label. Raises ValueError if the label is not
+  the number of a class.
   """
   try:
     value: Any = json.loads(file.read(MOST_TEXT))

@@ -179,7 +179,11 @@ def _write_split(
 
 
 def packing_order(source: Source, seed: int) -> np.ndarray:
-  """The order of the images; a block, which is read whole, stays together."""
+  """The indices of the images in the order in which they are packed, (N,).
+
+  The images of a block, which is read whole, stay together. A source without
+  `blocks` has each image in a block of its own.
+  """
   random = np.random.Generator(np.random.Philox(seed))
   blocks = getattr(source, "blocks", None)
   if blocks is None:
@@ -232,8 +236,8 @@ def _describe(
     _say(f"The unreadable images are listed in {folder / _UNREADABLE}.")
   else:
     (folder / _UNREADABLE).unlink(missing_ok=True)
-  # Lines on the shards come last; each shard needs one, so a lost end is
-  # noticed.
+  # Lines on the shards come last. Each shard needs a line, so the loss of the
+  # file's end is noticed.
   described = {k: hashlib.sha256(v).hexdigest() for k, v in texts.items()}
   sums = {**described, **notes.sums(folder), **sums}
   lines = "".join(f"{digest}  {file}\n" for file, digest in sums.items())
@@ -275,7 +279,10 @@ def _one_based_lines(
 
 
 def _count_words(source: Source, classes: np.ndarray) -> str:
-  """The numbers of images, of each class and of captions, in words."""
+  """How many images there are, in all and of a class, and how many captions.
+
+  `classes` has the number of images of each class.
+  """
   parts = [counted(int(classes.sum()), "image")]
   if source.class_names:
     parts = [

@@ -1,6 +1,7 @@
 """Captions as labels: texts on an image, as the ids of their tokens.
 
-An image may have several. The tokenizer of `tokenizer_files` makes the ids.
+An image may have several captions. The tokenizer of `tokenizer_files` makes the
+ids.
 """
 
 import dataclasses
@@ -31,9 +32,9 @@ NONE = -1  # In place of the ids of a caption that an image does not have.
 class Captions(Labels):
   """The captions of an image: the ids of their tokens, int32 (M, T).
 
-  `encode` makes them of the rows of a file, when it is opened, and `of_record`
-  of a record, when it is read. A caption that an image does not have is all
-  `NONE`.
+  `encode` makes the ids of the rows of a file, when the file is opened, and
+  `of_record` those of a record, when the record is read. A caption that an
+  image does not have is all `NONE`.
 
   Attributes:
     files: The files of the tokenizer; None reads captions without making ids.
@@ -105,12 +106,12 @@ class Captions(Labels):
     return self.ids([captions])[0]
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
-    """The ids of the captions of images, (N, M, T)."""
+    """The ids of the first M captions of each image, (N, M, T)."""
     shape = self.spec(1).shape
     labels = np.full((len(captions), *shape), NONE, np.int32)
     used = [texts[: self.most] for texts in captions]
     if self.files is None:
-      labels[:, 0] = 0  # Stands for a caption, whose ids are not made.
+      labels[:, 0] = 0  # Not `NONE`: there is a caption, without ids.
       return labels
     flat = [text for texts in used for text in texts]
     rows = iter(self.files.tokenizer(flat) if flat else ())
@@ -159,7 +160,8 @@ class Captions(Labels):
 def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:
   """The column of captions and that of classes, each () if there is none.
 
-  Beside a column of classes, only one called caption or captions has captions.
+  Beside a column of classes, captions are only in a column called caption or
+  captions.
   """
   classes = tuple(name for name in SINGLE.columns(columns) if name in columns)
   candidates = COLUMNS[:2] if classes else (*COLUMNS, *_FURTHER)
@@ -181,13 +183,16 @@ CAPTIONS = Captions()
 
 
 def _collect_captions(row: Row) -> Row:
-  """The row with all of its captions as its values, from whatever cell."""
+  """The row with the captions from all of its cells as its values."""
   texts = [text for value in row.values for text in _texts(row, value)]
   return dataclasses.replace(row, values=texts)
 
 
 def is_whole(text: str) -> bool:
-  """Whether a text has no lone surrogate, half a character, as JSON can."""
+  """Whether a text has no half of a character (a lone surrogate).
+
+  A text in JSON may have one.
+  """
   try:
     text.encode()
   except UnicodeEncodeError:
@@ -196,7 +201,10 @@ def is_whole(text: str) -> bool:
 
 
 def _texts(row: Row, value: Any) -> list[str]:
-  """The captions in a cell; raises ValueError if one is empty or no text."""
+  """The captions in a cell.
+
+  Raises ValueError if there are none, or one is empty, not text, or not whole.
+  """
   values = value if isinstance(value, list) else [value]
   for text in values:
     if not isinstance(text, str):

@@ -122,8 +122,8 @@ def _open_objectnet(root: str | None, data_dir: str | None) -> TestSet:
   """ObjectNet's 113 classes that ImageNet has, without the red border.
 
   As in the authors' code, the model chooses from all of ImageNet's classes, and
-  any of those that the object stands for is correct. Raises AbsentError if
-  there is no folder of it.
+  each class that the object stands for is a correct answer. Raises AbsentError
+  if there is no folder of ObjectNet.
   """
   right: dict[str, set[int]] = {}
   for k, row in enumerate(CLASSES):
@@ -208,7 +208,12 @@ class _Files(ImageFiles):
     change: Callable[[bytes], bytes] | None = None,
     flat: bool = False,
   ):
-    """Lists the images in the folders `only`, or if `flat` in one class."""
+    """Lists the images of class folders, all of them or those in `only`.
+
+    With `flat`, all images below the folder are of one class. `change` turns
+    the bytes of a file into those of the example. Raises ValueError if there
+    are no such images.
+    """
     base = os.fsencode(folder)
     names = [n for n in subfolders(base) if not only or os.fsdecode(n) in only]
     files = []
@@ -235,7 +240,7 @@ class _Files(ImageFiles):
 
 
 class _NumberedExamples(Subset):
-  """Some examples of a source; the label of each is its number."""
+  """Some examples of a source; the label of each is its number among them."""
 
   def __getitem__(self, index: int) -> Example:
     return {**super().__getitem__(index), "label": index}
@@ -254,7 +259,7 @@ def _open_images(root: str | None, folder: str, **how: Any) -> _Files | None:
 def _open_prepared(
   name: str, split: str, data_dir: str | None, label: str | None = None
 ) -> Source:
-  """Opens a set that TFDS prepared; raises AbsentError if it has not."""
+  """Opens a set that TFDS prepared; raises AbsentError if TFDS has not."""
   try:
     extras.check("tensorflow_datasets", "tfds", name)
     settings = DataSettings(

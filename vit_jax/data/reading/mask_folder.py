@@ -90,7 +90,7 @@ class Masks(Labels):
     return ", ".join(words) or "no class"
 
   def about_other_names(self, names: Names, new: bool) -> str:
-    """It says which classes.txt makes the classes those of the run."""
+    """The advice to give the folder the classes.txt of the run's classes."""
     del new
     if all(map(str.isdecimal, names)):
       return (
@@ -117,8 +117,8 @@ class SegmentationFolder(PairedFolder):
   class for each pixel; 255 is ignored, and 65535 in a mask of 16 bits.
 
   Attributes:
-    label_spec: Masks of int32 are resized to this height and width, by the
-      nearest neighbour of each pixel's centre; or they keep their own.
+    label_spec: The shape and type of a label: int32, (height, width), to which
+      masks are resized by the nearest pixels, or (0, 0) for any size.
   """
 
   def __init__(
@@ -130,10 +130,9 @@ class SegmentationFolder(PairedFolder):
   ):
     """Lists the files, and looks at masks if no `meaning` is given.
 
-    `split` is "train", "test", or what is evaluated on by any other name. With
-    no `size`, masks keep their own. Raises ValueError if a folder or a mask is
-    missing, there are fewer than two classes, or a file that is looked at is
-    no mask.
+    `split` is as `PairedFolder` takes it. Without a `size`, masks keep their
+    own. Raises ValueError if a folder or a mask is missing, there are fewer
+    than two classes, or a file that is looked at is not a mask.
     """
     self._earlier = settings.mask_values == "index"
     super().__init__(settings, split, MASK_FILES, size, self._earlier)
@@ -197,14 +196,16 @@ def open_whole(settings: DataSettings) -> SegmentationFolder:
   """All images of a folder without splits, or else its evaluation split.
 
   It is for a folder that is new to a run: how its masks are read depends on
-  themselves alone.
-  Raises ValueError as `open_split`.
+  these masks alone. Raises ValueError as `open_split`.
   """
   return _opener(settings, None)(WHOLE, None)
 
 
 def summary(splits: Sequence[SegmentationFolder]) -> str:
-  """The number of images found, such as "train 8, test 2 images"."""
+  """A line on what was found.
+
+  It is like "streets: train 8, test 2 images, masks of 5 classes".
+  """
   counts = counts_of(splits)
   classes = counted(len(splits[0].class_names), "class", "classes")
   return f"{splits[0].folder_name}: {counts}, masks of {classes}"

@@ -1,4 +1,4 @@
-"""Reads images, and numbers of their pixels from a folder beside theirs."""
+"""Reads images, and the numbers of their pixels from a folder beside them."""
 
 import dataclasses
 import itertools
@@ -79,7 +79,7 @@ class PixelNumbers(Labels):
     return ""
 
   def about_other_names(self, names: Names, new: bool) -> str:
-    """It says that the numbers have the name of their folder."""
+    """The advice to name the folder of the numbers as in the run."""
     del new
     return (
       " Numbers have the name of their folder: if these are of the same kind, "
@@ -110,9 +110,10 @@ class NumberFolder(PairedFolder):
   is a PNG of 8 or 16 bits, a TIFF, or an .npy file of one array.
 
   Attributes:
-    label_spec: Pictures of float32 of this height and width, or of any.
+    label_spec: The shape and type of a label: float32, (height, width), or (0,
+      0) for any size.
     reading: How files become numbers.
-    statistics: Those of some files of the training split.
+    statistics: The statistics of some files of the training split.
     is_whole: Whether the values of these files are whole numbers.
   """
 
@@ -127,7 +128,8 @@ class NumberFolder(PairedFolder):
 
     If the training split is open already, as `train`, its reading and its
     statistics are taken instead of looking. Raises ValueError if a folder or
-    an image's file of numbers is missing, or a file that is looked at has none.
+    an image's file of numbers is missing, a file that is looked at does not
+    have a number for each pixel, or all numbers in these files are unknown.
     """
     kind = train._kind if train else _find_kind(settings)
     super().__init__(settings, split, kind, size)
@@ -201,7 +203,7 @@ class _ValueFacts:
 
 
 def _find_kind(settings: DataSettings) -> Any:
-  """The kind of the folder of targets: of its own name, or of masks."""
+  """The kind of the folder of targets: named like one, or like one of masks."""
   root = os.fsencode(settings.root or "")
   try:
     mask_names.find_places(root, kind=NUMBER_FILES)
@@ -209,7 +211,7 @@ def _find_kind(settings: DataSettings) -> Any:
     try:
       mask_names.find_places(root, kind=NUMBERS_AS_MASKS)
     except ValueError:
-      return NUMBER_FILES  # Its message says what is missing.
+      return NUMBER_FILES  # Listing these says what is missing.
     return NUMBERS_AS_MASKS
   return NUMBER_FILES
 
@@ -217,7 +219,7 @@ def _find_kind(settings: DataSettings) -> Any:
 def _choose_reading(
   settings: DataSettings, folder: bytes
 ) -> tuple[Reading, bool]:
-  """How files are read, and whether 0 is unknown by the folder's name alone."""
+  """How files are read, and whether only the folder's name makes 0 unknown."""
   own = [word for word in words(folder) if word in NUMBER_FILES.words]
   name = own[0] if own else "target"
   scale = settings.target_scale or 1.0
@@ -304,14 +306,16 @@ def open_whole(settings: DataSettings) -> NumberFolder:
   """All images of a folder without splits, or else its evaluation split.
 
   It is for a folder that is new to a run: how its targets are read depends on
-  themselves alone.
-  Raises ValueError as `open_split`.
+  these targets alone. Raises ValueError as `open_split`.
   """
   return _opener(settings, None)(WHOLE, None)
 
 
 def summary(splits: Sequence[NumberFolder]) -> str:
-  """The number of images found, such as "train 8, test 2 images"."""
+  """A line on what was found.
+
+  It is like "rooms: train 8, test 2 images, depth of each pixel".
+  """
   counts = counts_of(splits)
   name = splits[0].reading.name
   return f"{splits[0].folder_name}: {counts}, {name} of each pixel"
@@ -336,8 +340,8 @@ def _opener(
 def why_numbers(root: bytes) -> str:
   """Why the files of a folder of masks seem to hold numbers; "" if they do not.
 
-  Some are looked at: floats are numbers, and so are more values in one picture
-  than there are classes.
+  A few files are looked at. Their values are numbers if they are floats, or if
+  one picture has more than 256 different ones.
   """
   try:
     places, _ = mask_names.find_places(root, kind=NUMBERS_AS_MASKS)
@@ -348,7 +352,7 @@ def why_numbers(root: bytes) -> str:
   for file in itertools.islice(files, _FEW):
     try:
       values = read_values(os.path.join(folder, file))
-    except ValueError:  # They are colours, or damaged.
+    except ValueError:  # The file has colours, or is damaged.
       return ""
     if values.dtype.kind == "f":
       return f"whose files have floats, such as {text(file)}"

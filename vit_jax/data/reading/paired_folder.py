@@ -33,8 +33,8 @@ Picture = Shaped[np.ndarray, "h w"]
 class PairedFolder(Source):
   """One split of a folder of images, and of the files beside them.
 
-  A reader derives from it: it says what lies beside the images, and how a file
-  becomes the number of each pixel.
+  A reader derives from this class, and says what lies beside the images, and
+  how such a file becomes a label for each pixel.
 
   Attributes:
     root: The whole folder.
@@ -56,9 +56,10 @@ class PairedFolder(Source):
   ):
     """Lists the files.
 
-    `split` is "train", "test", `WHOLE`, or what is evaluated on by any other
-    name. With no `size`, pictures keep their own. Raises ValueError if a folder
-    or a file beside an image is missing.
+    `split` is "train", "test", `WHOLE`, or any other name for the split to
+    evaluate on. Without a `size`, pictures keep their own. With `earlier`,
+    folders and files are found as by earlier versions. Raises ValueError if a
+    folder or a file beside an image is missing.
     """
     root = self._root = os.fsencode(settings.root or "")
     places, left_out = mask_names.find_places(root, earlier, kind)
@@ -102,7 +103,7 @@ class PairedFolder(Source):
     self._kind = kind
 
   def _read(self, path: bytes) -> Picture:
-    """Reads the file beside an image: a label for each pixel."""
+    """Reads the file at `path` beside an image: a label for each pixel."""
     raise NotImplementedError
 
   def __len__(self) -> int:
@@ -167,7 +168,7 @@ def open_splits_like_train(
 def resize_mask(
   mask: Picture, size: tuple[int, int]
 ) -> Shaped[np.ndarray, "H W"]:
-  """Resizes a mask: each new pixel takes the value of the one nearest to it."""
+  """Resizes a mask: each new pixel takes the value of the nearest old pixel."""
   rows, columns = (
     ((np.arange(new) + 0.5) * old / new).astype(int)
     for old, new in zip(mask.shape, size, strict=True)
@@ -178,7 +179,7 @@ def resize_mask(
 def _choose_split(
   places: Mapping[str, mask_names.Places], split: str, settings: DataSettings
 ) -> str | None:
-  """The name in `places` of the split that is asked for; None if none is."""
+  """The name in `places` of the split that is asked for; None if missing."""
   if split in ("train", "test"):
     return split if split in places else None
   name = os.fsencode(settings.eval_split or "val")

@@ -39,7 +39,7 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable
 
 _MEANING = {"ignore": UNKNOWN, "positive": 1, "negative": 0}
-"""What `data.uncertain` makes of a cell."""
+"""The value of an uncertain cell, by `data.uncertain`."""
 
 
 class SeveralLabels(Labels):
@@ -89,7 +89,7 @@ class SeveralLabels(Labels):
   ) -> tuple[Sequence[Row], list[str]]:
     """Reads cells as 1, 0 or `UNKNOWN`; a single column of lists stays.
 
-    A row of which nothing is known is left out. Raises ValueError if all are.
+    A row without a known label is left out. Raises ValueError if all rows are.
     """
     if len(columns) == 1:
       return super().interpret(columns, rows, settings)
@@ -175,7 +175,7 @@ class _Meaning:
   """The meaning of the cells of a column of 0 and 1."""
 
   unknown: frozenset[str]
-  uncertain: Any  # 0, 1 or UNKNOWN; None if it has to be said.
+  uncertain: Any  # 0, 1 or UNKNOWN; None if the settings have to say it.
   empty: Any  # 0 or UNKNOWN.
 
   @classmethod
@@ -194,7 +194,10 @@ class _Meaning:
     return cls(unknown, uncertain, empty)
 
   def read(self, cells: Sequence[Any]) -> list[Any]:
-    """The cells as 0, 1 or UNKNOWN; a cell that is none of these stays."""
+    """The cells, with 0, 1 or UNKNOWN for those that are not plain bits.
+
+    These are empty, uncertain or unknown cells; all others stay as they are.
+    """
     return [*map(self._read, cells)]
 
   def _read(self, cell: Any) -> Any:
@@ -235,7 +238,10 @@ def _unknown_cell_lines(
 
 
 def _count_lines(counts: dict[str, int], total: int, what: str) -> list[str]:
-  """A line on how many cells `what` is true of, by column; none for no cell."""
+  """A line on how many of `total` cells are as `what` says, by column.
+
+  `counts` has these numbers; the list is empty if they are all 0.
+  """
   if not any(counts.values()):
     return []
   each = [f"{name} {count:,}" for name, count in counts.items() if count]
@@ -246,7 +252,7 @@ def _count_lines(counts: dict[str, int], total: int, what: str) -> list[str]:
 def _multi_hot(
   places: Callable[[Row], list[int]], count: int, rows: Sequence[Row]
 ) -> np.ndarray:
-  """The labels of rows (N, K), 1 at the places that each has."""
+  """The labels of rows, uint8 (N, K), 1 at the `places` of each row."""
   labels = np.zeros((len(rows), count), np.uint8)
   for n, row in enumerate(rows):
     labels[n, places(row)] = 1
@@ -254,7 +260,7 @@ def _multi_hot(
 
 
 def _flags(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
-  """The labels of rows (N, K), as whole numbers unless one is unknown."""
+  """The labels of rows (N, K): uint8, or float32 if one is unknown (NaN)."""
   flags = in_columns(columns, functools.partial(_flag, columns, rows), rows)
   return flags if np.isnan(flags).any() else flags.astype(np.uint8)
 
@@ -262,7 +268,7 @@ def _flags(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
 def _flag(
   columns: Sequence[str], rows: Sequence[Row], row: Row, name: str, value: Any
 ) -> np.float32:
-  """0, 1 or NaN; raises ValueError if a cell has none of them.
+  """The label in a cell: 0, 1 or NaN. Raises ValueError for any other cell.
 
   `rows` are all rows of these columns, for the message.
   """
@@ -284,8 +290,9 @@ def _flag(
 def _word_advice(value: Any, cells: Sequence[Any]) -> str:
   """The end of a message on a word among the cells of a column of 0 and 1.
 
-  A word may mean that nobody knows only beside two other values. Empty cells
-  may be among the 0s.
+  Beside both 0 and 1, a word may mean that nobody knows. If the column has two
+  words, they may stand for 0 and 1. Otherwise both may be so, as empty cells
+  may stand for 0.
   """
   said = [cell for cell in cells if cell is not UNKNOWN and not is_empty(cell)]
   bits = {as_bit(cell) for cell in said} - {None}
@@ -301,9 +308,10 @@ def _word_advice(value: Any, cells: Sequence[Any]) -> str:
 
 
 def _merge_cells(ours: Any, theirs: Any) -> Any:
-  """Merges the cells of two rows of an image: 1 if either is, else 0 if known.
+  """Merges the cells of two rows of an image.
 
-  A cell that is no label is kept, to be refused.
+  The result is 1 if either is 1, else 0 if either is 0, else UNKNOWN. A cell of
+  another value is kept, and refused later.
   """
   if as_bit(theirs) == 0:
     return 0 if ours is UNKNOWN else ours
@@ -311,7 +319,10 @@ def _merge_cells(ours: Any, theirs: Any) -> Any:
 
 
 def _read_labels(name: str, row: Row) -> list[str]:
-  """The labels in a row's only cell; raises ValueError if it holds no list."""
+  """The labels in a row's only cell; raises ValueError if it holds no labels.
+
+  An empty text or list holds no labels, and is allowed.
+  """
   parts = _parts(row)
   if any(isinstance(part, list | dict | None) for part in parts):
     fail(
@@ -322,9 +333,9 @@ def _read_labels(name: str, row: Row) -> list[str]:
 
 
 def _separator_advice(names: Sequence[str], text: str) -> str:
-  """The end of a message on a text that is no label; may be "".
+  """The end of a message on a text that is not among the labels' `names`.
 
-  It says how to write the text if it holds several of these labels.
+  It says how to write the text if that holds several of them; else it is "".
   """
   for mark in MARKS:
     parts = parts_of(text, mark)
@@ -343,14 +354,19 @@ def _parts(row: Row) -> list[Any]:
 
 
 def _separator_line(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-  """A line if names look like several labels with another separator."""
+  """A line if names look like several labels with another separator.
+
+  The list is empty otherwise, and where no separator is needed: for a column
+  for each label, or cells that hold lists.
+  """
   if not rows or len(rows[0].values) > 1:
+    return []
+  if any(isinstance(row.values[0], list) for row in rows):
     return []
   mark, combined = find_separator(names)
   if not combined and all(len(_parts(row)) <= 1 for row in rows):
     mark, combined = find_separator(names, of_one=True)
-  has_lists = any(isinstance(row.values[0], list) for row in rows)
-  if not combined or has_lists:  # A list needs no separator.
+  if not combined:
     return []
   share = f"({len(combined):,} of {len(names):,} labels)"
   key = f"--config.data.label_separator={mark!r}"

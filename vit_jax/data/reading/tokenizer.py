@@ -32,10 +32,10 @@ FILES = (JSON, *PIECES, CONFIG)
 _MOST_BYTES = 128 << 20  # Gemma's tokenizer.json has 34 MB.
 _SAMPLE = "a photo of a cat"
 _UNDERLINE = "\u2581"  # Stands for a space in pieces of sentencepiece.
-_BEFORE = "<unk>"  # Put before a text.
+_BEFORE = "<unk>"  # Put before a text, to keep the text's first space.
+_SIGLIP = "SigLIP"
 # Classes of transformers that pad at the beginning unless a file says
 # otherwise.
-_SIGLIP = "SigLIP"
 _LEFT = ("GemmaTokenizer", "GemmaTokenizerFast", "Siglip2Tokenizer")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -50,10 +50,10 @@ class Tokenizer:
     length: T.
     pad: The id that pads a text.
     left: Whether a text is padded at its beginning.
-    file: The file that it was read from.
-    size: One more than the largest id that it gives.
+    file: The file from which the tokenizer was read.
+    size: One more than the tokenizer's largest id.
     notes: Lines on guesses, where no file says what is needed.
-    folder: The folder of its files, as far as it is known.
+    folder: The folder of the tokenizer's files, if it is known.
   """
 
   encode: Callable[[Sequence[str]], list[list[int]]]
@@ -66,7 +66,7 @@ class Tokenizer:
   folder: pathlib.Path | None = None
 
   def contents(self) -> dict[str, bytes]:
-    """The name and the content of each of its files."""
+    """The content of each of its files, by name; empty without a folder."""
     files = [self.folder / name for name in FILES] if self.folder else []
     return {
       path.name: read_regular(path, _MOST_BYTES)
@@ -282,9 +282,9 @@ def _with_bounds(
 ) -> Tokenizer:
   """The tokenizer with bounds on texts and ids, and errors of one line.
 
-  Its file may come from anywhere. `longest` is the most bytes of a text. A
-  usual text is encoded at once; raises ValueError if that fails, or an id is
-  larger than any vocabulary.
+  Its file may come from anywhere. `longest` is the most bytes of a text. As a
+  test, a usual text is encoded here: raises ValueError if that fails, or an id
+  is larger than any vocabulary.
   """
   length = tokenizer.length
   if length > bounds.MOST_LENGTH + 1:
@@ -353,7 +353,8 @@ def _siglip_ids(
   As in transformers, a space is put before each text first, even if it begins
   with one.
   """
-  # Sentencepiece drops a space at the beginning, so a token is put before it.
+  # Sentencepiece drops a space at the beginning, so a token is put before the
+  # text, and its ids are cut off again.
   before = len(model.encode(_BEFORE))
   cleaned = [
     _BEFORE + canonical(_UNDERLINE + text.replace(_UNDERLINE, " "), lower)

@@ -239,7 +239,7 @@ def _longest_of_charsmap(charsmap: bytes) -> float:
 
 
 def _fields(message: bytes, number: int) -> Iterator[bytes]:
-  """Yields the values of a field of texts or messages in a protocol buffer.
+  """Yields the texts or messages in the field `number` of a protocol buffer.
 
   Raises ValueError if there are too many fields.
   """
@@ -260,7 +260,7 @@ def _fields(message: bytes, number: int) -> Iterator[bytes]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-  """The number that is stored at a place, and the place after it."""
+  """The number that is stored at offset `at`, and the offset after it."""
   value = 0
   for shift in range(0, 70, 7):
     if at >= len(message):

@@ -1,4 +1,4 @@
-"""The files of a tokenizer: that of a text tower or a run, or a new one."""
+"""The files of a tokenizer: of a text tower, of a run, or of a new one."""
 
 import base64
 import binascii
@@ -44,8 +44,8 @@ class TokenizerFiles:
     files: The name and the content of each file.
     family, clean: As `open_tokenizer` takes them.
     length: The tokens of a text.
-    vocabulary: The number of ids that the text tower knows, if there is one
-    yet.
+    vocabulary: The number of ids that the text tower knows; None if there is no
+      tower yet.
     source: The words before the name of a file in messages.
   """
 
@@ -131,7 +131,7 @@ class TokenizerFiles:
 
   @functools.cached_property
   def longer(self) -> Tokenizer:
-    """The tokenizer for one token more, which tells what is too long."""
+    """The tokenizer for one token more, which shows what texts are too long."""
     return self.open(self.length + 1)
 
   def text(self, ids: Int[np.ndarray, " T"]) -> str:
@@ -162,7 +162,7 @@ class TokenizerFiles:
 
   @classmethod
   def from_json(cls, stored: Any) -> "TokenizerFiles":
-    """The files that `as_json` stored; raises ValueError if it did not."""
+    """The files that `as_json` stored; raises ValueError for other values."""
     try:
       if not (isinstance(stored, dict) and isinstance(stored["files"], dict)):
         raise ValueError("it has no files")
@@ -181,6 +181,7 @@ class TokenizerFiles:
       raise ValueError(f"its tokenizer is damaged ({error})") from error
 
   def __getstate__(self) -> dict[str, Any]:
+    """The fields, without the opened tokenizers, which cannot be pickled."""
     fields = [field.name for field in dataclasses.fields(self)]
     return {name: getattr(self, name) for name in fields}
 

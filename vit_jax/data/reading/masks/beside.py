@@ -32,8 +32,8 @@ class PairedFiles:
     key: The setting of the configuration that reads them.
     singular, plural: The words for such files.
     names: Names of their folder, in lower case, the usual first.
-    words: Further names of it, as their lower-case letters without other signs.
-    suffixes: Endings of the files' names after those of their images.
+    words: Further names of their folder, as their letters alone, in lower case.
+    suffixes: What the name of a file may add to its image's, before the ending.
     endings: Endings of the files that are read.
     also_seen: Endings of further files by which such a folder is recognised.
   """

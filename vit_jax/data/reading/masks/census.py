@@ -18,12 +18,16 @@ from vit_jax.data.reading.masks.files import (
 from vit_jax.data.reading.masks.meaning import STRANGE, Meaning
 
 LOOKED_AT = 48  # Masks that are read, if a file names the classes.
-# The 16 largest files of 512 others are read as well.
+# Besides these, the 16 largest of 512 other files are read.
 LARGEST, _WEIGHED = 16, 512
 _PIXELS = 1 << 20  # Pixels that are counted at once.
 
 Key = tuple[str, bytes]
-"""A kind of masks; and their palette, if a file names the classes' colours."""
+"""A kind of masks, and the bytes of their palette.
+
+The bytes are empty for masks without a palette, and unless a file names the
+colours of the classes.
+"""
 
 
 class Census:
@@ -32,9 +36,9 @@ class Census:
   Attributes:
     num_masks: The number of masks of the folder.
     num_looked_at: The number of those that were looked at.
-    counts: The pixels of each number, by kind and palette.
-    first: The first mask of a kind and palette with a number.
-    colours: The pixels of each label in masks of colours.
+    counts: How many pixels have each number, by kind and palette.
+    first: The first mask that has a number, by kind and palette and number.
+    colours: How many pixels have each label, in masks of colours.
     palettes_differ: Two files in which a number has two colours.
     grey: The first mask of equal channels whose colours no file names.
   """
@@ -119,8 +123,8 @@ class Census:
 def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:
   """Looks at all masks, or at some if a file names the classes.
 
-  Some are evenly spaced, and others the largest files, which have the most
-  values, of many more. Raises ValueError for a file that is no mask.
+  These are evenly spaced masks, and of many others the largest files, as they
+  have the most values. Raises ValueError for a file that is not a mask.
   """
   found = Census(len(masks), classes)
   if classes is None:

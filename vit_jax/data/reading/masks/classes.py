@@ -15,8 +15,9 @@ CLASSES = "classes.txt"
 """A file in the folder with the name of a class in each line, from class 0 on.
 
 A name may be followed by a colour, as in "road 128 64 128". Masks may then be
-in colours. Pixels of the line "ignored" have no class, and it is no class: the
-next line has its index among the classes, but not among masks' numbers.
+in colours. Pixels with the number or the colour of the line "ignored" have no
+class. In counting masks' numbers this line counts, in counting classes it does
+not.
 """
 NO_CLASS = "ignored"
 NONE = -1  # In place of a class, for "ignored".
@@ -72,7 +73,7 @@ def read_classes(path: bytes, earlier: bool = False) -> Classes:
   With `earlier`, as earlier versions did: bytes that are no UTF-8 are replaced,
   and the line "ignored" has no number.
 
-  Raises ValueError if it names no classes, or a line is no class.
+  Raises ValueError if it names no classes, or a line is not that of a class.
   """
   where = text(path)
   names: dict[str, None] = {}
@@ -104,7 +105,10 @@ def read_classes(path: bytes, earlier: bool = False) -> Classes:
 
 
 def _lines(path: bytes, earlier: bool) -> list[str]:
-  """The lines of a text, without spaces at their ends."""
+  """The lines of the file of classes, without spaces at their ends.
+
+  Raises ValueError if the file is too large, or not UTF-8.
+  """
   where = text(path)
   try:
     encoded = read_regular(os.fsdecode(path), _MOST_BYTES)

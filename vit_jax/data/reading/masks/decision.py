@@ -39,7 +39,7 @@ def decide_meaning(found: Census, classes: Classes | None) -> Meaning:
 
   Colours that a file names take precedence over numbers. If there are two
   classes, and no numbers but 0 and 255, white is class 1. Raises ValueError if
-  masks fit neither, or have fewer than two classes.
+  masks fit neither colours nor numbers, or have fewer than two classes.
   """
   if classes is None:
     return _meaning_without_names(found)
@@ -65,8 +65,8 @@ def decide_meaning(found: Census, classes: Classes | None) -> Meaning:
 def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
   """The meaning by numbers alone, as in earlier versions.
 
-  Without names, all masks are read. Raises ValueError for less than two
-  classes.
+  Without a file that names classes, all masks are read. Raises ValueError for
+  less than two classes.
   """
   if classes is not None:
     meaning = Meaning(classes, earlier=True)
@@ -87,10 +87,11 @@ def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
 def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   """Whether masks of this kind, which hold numbers, are read by colours.
 
-  If neither gives every pixel a class, numbers are meant where they give more
-  pixels one than colours do; reading a mask with a wrong number reports it.
-  Raises ValueError if colours are meant then, or if some masks can be read by
-  colours alone.
+  They are if all of their colours are known. Otherwise they are read by
+  numbers, if two things hold: in masks whose colours are all known, numbers
+  mean the same classes; and all numbers are known, or numbers give more pixels
+  a class than colours do. (Reading a mask with an unknown number reports it.)
+  If one does not hold, raises ValueError, on a colour that is not known.
   """
   by_number = meaning.classes_of_numbers(kind)
   none = ignored_label(meaning.count)

@@ -77,7 +77,7 @@ def read_picture(
   pixel_has: str,
   earlier: bool = False,
 ) -> tuple[Image.Image, int]:
-  """An upright picture of exact values, and Pillow's factor for them.
+  """An upright picture, and the factor by which Pillow multiplied its values.
 
   In messages, `noun` is the word for the picture, and `pixel_has` says what
   each pixel has. `earlier` is that of `read_stored`. Raises ValueError for a
@@ -210,7 +210,7 @@ def _codes(pixels: np.ndarray) -> Int[np.ndarray, "h w"]:
 
 
 def _palette(image: Image.Image) -> Int[np.ndarray, " n"]:
-  """The colour of each number; -1 for one that is transparent."""
+  """The colour of each number; -1 if it is transparent, or there is none."""
   colours = np.array(image.getpalette("RGB") or [], np.int32).reshape(-1, 3)
   codes = np.full(256, -1, np.int32)
   codes[: len(colours)] = colours @ _CODE
@@ -227,8 +227,8 @@ def _as_uint16(
 ) -> Int[np.ndarray, "h w"]:
   """The values of a mask as uint16.
 
-  Raises ValueError for one below 0 or above `MOST_NUMBER`, which itself marks
-  pixels of no class.
+  Raises ValueError for a value below 0 or above `MOST_NUMBER`, which itself
+  marks pixels of no class.
   """
   pixels = as_unsigned(image, pixels)
   least, most = int(pixels.min()), int(pixels.max())

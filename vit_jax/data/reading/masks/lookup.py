@@ -10,7 +10,7 @@ from vit_jax.data.reading.masks.beside import MASKS, PairedFiles
 from vit_jax.runtime.printable import counted, first_of
 from vit_jax.runtime.printable import printable_path as text
 
-# Endings of an image's name in whose place its mask has another ending.
+# Endings of an image's name, in place of which its mask's name has a suffix.
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
 _SAME_NAME = b"", b""  # The endings of an image and its mask without suffixes.
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
@@ -35,8 +35,8 @@ def files_named_as_masks(folder: bytes, files: Sequence[bytes]) -> list[bytes]:
 class MaskLookup:
   """The masks below a folder, found by the names of their images.
 
-  Each mask has its image's name; or all have the same suffix, such as `_mask`,
-  which is that of the first image's mask.
+  Each mask has its image's name; or all masks add the same suffix to it, such
+  as `_mask`, by which the mask of the first image was found.
   """
 
   def __init__(
@@ -44,28 +44,29 @@ class MaskLookup:
   ):
     """With `earlier`, names must be equal, and endings in lower case.
 
-    `kind` is the kind of the files, if they are no masks.
+    `kind` is the kind of files to find, if these are not masks.
     """
     self._folder = folder
     self._earlier = earlier
     self._kind = kind
     self._lookup = Lookup(folder, kind.endings)
-    self._suffix: tuple[bytes, bytes] | None = None  # An image's, and a mask's.
+    # The ending of an image's name, and the suffix in its place.
+    self._suffix: tuple[bytes, bytes] | None = None
     self._example: tuple[bytes, bytes] | None = None
 
   def find(self, file: bytes) -> bytes:
     """The path of the mask of an image.
 
     `file` is the image, relative to the images' folder. Raises ValueError if
-    there is none, or several may be it.
+    there is no such mask, or several files may be it.
     """
     (found,) = self.find_all([file])
     return found
 
   def find_all(self, files: Sequence[bytes]) -> list[bytes]:
-    """The paths of the masks of all images, as `find`.
+    """The paths of the masks of all images, in the images' order.
 
-    Raises ValueError as `find`, and names the other images without a mask.
+    Raises ValueError as `find`; the message names further images without one.
     """
     found = {file: self._find(file) for file in files}
     missing = [file for file, mask in found.items() if mask is None]
@@ -82,7 +83,8 @@ class MaskLookup:
   def _find(self, file: bytes) -> bytes | None:
     """The path of an image's mask, or None.
 
-    Raises ValueError if several may be it.
+    The first mask found sets the suffix of all others. Raises ValueError if
+    several files may be it.
     """
     stem = os.path.splitext(file)[0]
     if self._suffix is None:  # The first image decides.
@@ -165,5 +167,5 @@ class MaskLookup:
 
 
 def _mask_name(stem: bytes, of_image: bytes, of_mask: bytes) -> bytes:
-  """A mask's name, from its image's."""
+  """A mask's name without its ending: `stem` with one suffix for another."""
   return stem.removesuffix(of_image) + of_mask

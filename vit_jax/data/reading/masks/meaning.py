@@ -24,7 +24,7 @@ from vit_jax.runtime.printable import printable_path as text
 
 OF_PALETTES = ("bits", "grey", "palette")  # Kinds of numbers with a colour.
 WHITE = (255, MOST_NUMBER)  # In 8 and in 16 bits.
-STRANGE = -2  # In place of a class, for a number or a colour of no class.
+STRANGE = -2  # In place of a class, for an unknown number or colour.
 _PIXELS = 1 << 20  # Pixels whose colours are looked up at once.
 
 
@@ -60,17 +60,18 @@ class Meaning:
     return len(self.classes.names)
 
   def read(self, path: bytes) -> Int[np.ndarray, "h w"]:
-    """The class of each pixel of a file, int32; see `ignored_label` for none.
+    """The class of each pixel of a file, int32.
 
-    Raises UnreadableImageError and ValueError as `read_stored` does, and
-    ValueError if a pixel has a number or a colour of no class.
+    Pixels of no class have `ignored_label`. Raises UnreadableImageError and
+    ValueError as `read_stored` does, and ValueError if a pixel has an unknown
+    number or colour.
     """
     return self.labels(path, read_stored(path, self.earlier))
 
   def labels(self, path: bytes, stored: StoredMask) -> Int[np.ndarray, "h w"]:
-    """The class of each pixel as stored in a file.
+    """The class of each pixel as `read` gives it, of an opened file.
 
-    Raises ValueError if a pixel has a value that is no class's; see `read`.
+    Raises ValueError if a pixel has an unknown number or colour.
     """
     if stored.kind == "colours" and not self.classes.colours:
       if self.earlier:
@@ -89,13 +90,13 @@ class Meaning:
     return labels
 
   def classes_of_palette(self, palette: Int[np.ndarray, " n"]) -> np.ndarray:
-    """The class of each number by its colour; `STRANGE` if it has no class."""
+    """The class of each number by its colour; `STRANGE` if that is unknown."""
     none = ignored_label(self.count)
     classes = [self.classes.colours.get(c, STRANGE) for c in palette.tolist()]
     return np.array([none if k == NONE else k for k in classes], np.int32)
 
   def classes_of_numbers(self, kind: str) -> Int[np.ndarray, " n"]:
-    """The class of each number in masks of a kind; `STRANGE` if it has none."""
+    """The class of each number in masks of a kind; `STRANGE` if unknown."""
     none = ignored_label(self.count)
     size = MOST_NUMBER + 1 if kind == "wide" else IGNORED + 1
     numbers = np.array(self.classes.numbers[:size], np.int32)
@@ -116,6 +117,10 @@ class Meaning:
   def _classes_by_colour(
     self, codes: Int[np.ndarray, "h w"]
   ) -> Int[np.ndarray, "h w"]:
+    """The class of each pixel by its colour; `STRANGE` if that is unknown.
+
+    Few rows are looked up at once, to save memory.
+    """
     known = np.array(sorted(self.classes.colours), np.int32)
     classes = self.classes_of_palette(known)
     labels = np.empty(codes.shape, np.int32)
@@ -131,7 +136,7 @@ class Meaning:
   def _strange_message(
     self, path: bytes, stored: StoredMask, row: int, column: int
   ) -> str:
-    """The message for a pixel whose number or colour has no class."""
+    """The message for a pixel whose number or colour is unknown."""
     number = int(stored.values[row, column])
     place = f"in row {row}, column {column}"
     if stored.kind == "colours" or stored.kind in self.by_colour:

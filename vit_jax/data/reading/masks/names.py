@@ -24,7 +24,7 @@ from vit_jax.runtime.printable import printable_path as text
 
 IMAGES = (b"images", b"image", b"img")
 """Names of a folder of images beside others, in lower case."""
-_LOOKED_AT = 1_000  # Files in a folder of masks.
+_LOOKED_AT = 1_000  # Files in a folder of masks that are looked at.
 _IMAGES_LOOKED_AT = 16  # Images whose masks are looked for.
 _IMAGE_WORDS = frozenset(
   (
@@ -118,7 +118,7 @@ def find_places(
     return within, [
       _left_out_line(os.path.join(root, name), kind) for name in lost
     ]
-  # The names may be those of one split, which is then all there is.
+  # Both folders may be named after a split, which then has all images.
   if not earlier and (found := find_folders(root, names, kind)):
     images, masks = (os.path.join(root, name) for name in found)
     return {"": Places(images, masks)}, []
@@ -131,7 +131,7 @@ def find_places(
 
 
 def _hint_above(root: bytes, kind: PairedFiles) -> str:
-  """A sentence on the folder above, if `root` is one of a pair in it."""
+  """A sentence on the folder above, if it has `root` and its pair; else ""."""
   above, name = os.path.split(os.path.abspath(root))
   usual = (IMAGES, kind.names)
   known = any(name.lower() in names for names in usual)
@@ -174,7 +174,7 @@ def _places_by_split(
 ) -> tuple[dict[str, Places], list[str]]:
   """The places of the splits in a folder of images and one of masks.
 
-  Without splits, or with one to train on alone, the places are those of "". The
+  Without splits, or with only one to train on, the places are those of "". The
   lines are on splits that are left out. Raises ValueError if a split of images
   has no folder of masks.
   """
@@ -252,7 +252,10 @@ def _join_names(names: Sequence[bytes]) -> str:
 
 
 def refuse_images_and_masks(root: bytes, names: Sequence[bytes]) -> None:
-  """Raises ValueError if two of the folders in `root` are images and masks."""
+  """Raises ValueError if two folders in `root` are images and masks.
+
+  Or they are images and numbers of their pixels.
+  """
   found = find_folders(root, names)
   numbers = find_folders(root, names, NUMBERS) if found is None else None
   if numbers is not None and can_be_read(root, numbers, NUMBERS):
@@ -331,7 +334,8 @@ def can_be_read(root: bytes, found: Folders, kind: PairedFiles = MASKS) -> bool:
 def masks_beside_images(root: bytes) -> list[bytes]:
   """The folders of masks, or of numbers, if `root` holds images with these.
 
-  They are known as `can_be_read` knows them. Their pictures are not images.
+  The list is empty if it does not, or if an image lacks its mask, as far as
+  `can_be_read` tells. The pictures in these folders do not count as images.
   """
   for kind in (MASKS, NUMBERS):
     if _first_error(root, kind) == "":
@@ -362,7 +366,10 @@ def _first_error(root: bytes, kind: PairedFiles = MASKS) -> str | None:
 
 
 def _split_and_rest(name: bytes) -> tuple[str, str]:
-  """The split that a name tells, or "", and its other words in one."""
+  """The split that a name tells, or "", and its other words joined.
+
+  Without other words, it is the first word for images.
+  """
   one = parse_name(name)
   found = words(name)
   if one is None:

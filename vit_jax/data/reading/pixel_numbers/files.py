@@ -60,7 +60,9 @@ class Reading:
 
 
 def read_values(path: bytes) -> Values:
-  """The values of a file, in its own type; NaN by a TIFF's no-data tag.
+  """The values of a file, in its own type.
+
+  The value that a TIFF's no-data tag names becomes NaN.
 
   Raises:
     UnreadableImageError: the file is missing, damaged or too large.
@@ -107,7 +109,7 @@ def _mask_no_data(image: Image.Image, pixels: Values) -> Values:
 
 
 def _read_array(path: bytes, encoded: bytes) -> Values:
-  """The array of an .npy file; its header is checked before it is made.
+  """The array of an .npy file, whose header is checked first.
 
   Raises UnreadableImageError if the file is damaged or the array too large, and
   ValueError if it does not have one number for each pixel.
@@ -120,7 +122,7 @@ def _read_array(path: bytes, encoded: bytes) -> Values:
     if version != (1, 0):
       read = npy.read_array_header_2_0
     shape, by_columns, dtype = read(file)
-  except Exception as error:  # A header is a Python expression.
+  except Exception as error:  # Parsing a header may raise any error.
     why = one_line(error) or type(error).__name__
     raise UnreadableImageError(f"{text(path)}: {why}.") from error
   sides = [n for n in shape if n != 1] if len(shape) > 2 else [*shape]

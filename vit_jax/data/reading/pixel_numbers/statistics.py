@@ -21,8 +21,8 @@ class Statistics:
     known: The number of pixels that have a number.
     least, most: The least and the greatest number.
     mean, std: Mean and standard deviation of the numbers.
-    log_mean, log_std: Those of the numbers' logarithms; NaN unless all
-      numbers are positive.
+    log_mean, log_std: Mean and standard deviation of the numbers' logarithms;
+      NaN unless all numbers are positive.
   """
 
   files: int

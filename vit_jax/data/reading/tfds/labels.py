@@ -1,6 +1,6 @@
-"""Labels of TFDS data sets other than their usual ones, as VTAB has them.
+"""Labels of TFDS data sets: the usual ones, and others as VTAB has them.
 
-The rules are those of VTAB-1k (arXiv:1910.04867), as its code has them:
+The rules for these are those of VTAB-1k (arXiv:1910.04867), as in its code:
 https://github.com/google-research/task_adaptation, task_adaptation/data.
 """
 
@@ -19,8 +19,10 @@ from vit_jax.data.example import UnreadableImageError
 Record = Mapping[str, Any]
 IDS = ("id", "file_name")
 """Features that name an example."""
-_DISTANCES = 8.0, 8.5, 9.0, 9.5, 10.0  # Those of CLEVR, in its scenes' unit.
-_METRES = 8.0, 20.0, 999.0  # Those of KITTI; the last is for no vehicle.
+# The distances at which classes end, for CLEVR in the unit of its scenes, and
+# for KITTI in metres; beyond the last of these there is no vehicle.
+_DISTANCES = 8.0, 8.5, 9.0, 9.5, 10.0
+_METRES = 8.0, 20.0, 999.0
 _VEHICLES = 3  # The first types of KITTI are car, van and truck.
 
 
@@ -73,7 +75,10 @@ def open_labels(info: Any, kind: Any, name: str | None) -> Labels:
 
 
 def _feature_keys(info: Any) -> tuple[str, str]:
-  """The keys of the image and of its class label; raises ValueError without."""
+  """The keys of the image and of its class label.
+
+  Raises ValueError if an example does not have one of each.
+  """
   keys: Any = info.supervised_keys or ("image", "label")
   features: Any = info.features
   expected = (tfds.features.Image, tfds.features.ClassLabel)
@@ -99,9 +104,9 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
 
   A name is that of a class label, such as "label_azimuth"; or of a label and a
   number, such as "label_orientation/16" for 16 groups of neighbouring classes;
-  or of a rule: "count_all" and
-  "closest_object_distance" of CLEVR, "closest_vehicle_distance" of KITTI.
-  Raises ValueError if the data set does not have them.
+  or of a rule: "count_all" and "closest_object_distance" of CLEVR,
+  "closest_vehicle_distance" of KITTI. Raises ValueError if the data set does
+  not have such labels.
   """
   if name in _RULES:
     count, rule, columns = _RULES[name]

@@ -34,7 +34,7 @@ class TfdsSource:
   """One split of a prepared TFDS dataset.
 
   The features read are the builder's supervised keys, or "image" and "label" if
-  it names none; labels of another kind find theirs.
+  it names none; labels of another kind choose their own features.
 
   Attributes:
     label_spec: The shape and type of a label.
@@ -51,8 +51,8 @@ class TfdsSource:
     """Opens any split of TFDS's, with labels of a kind.
 
     `label` chooses them, as `open_labels` of the kind's module explains. Raises
-    ValueError if the data is not prepared, has no such split, allows no random
-    access, or has not one image and such a label in an example.
+    ValueError if the data set is not prepared, has no such split, allows no
+    random access, or its examples do not have one image and such a label each.
     """
     _check_prepared(builder)
     features: Any = builder.info.features
@@ -100,7 +100,7 @@ class TfdsSource:
     read = [self[index] for index in indices[:1]]
     left = indices[1:]
     if time.perf_counter() - start > SLOW_READ:
-      # If one is damaged, it is read again below, and named.
+      # If a record is damaged, reading it again below names it in the error.
       with contextlib.suppress(Exception):
         records = self._examples.__getitems__(list(left))
         return read + list(map(self._example, left, records))
@@ -117,6 +117,7 @@ class TfdsSource:
   def _readable_records(
     self, indices: Sequence[int]
   ) -> Iterator[dict[str, Any]]:
+    """Yields the records at these indices, without unreadable ones."""
     for index in indices:
       with contextlib.suppress(UnreadableImageError):
         yield self._record(index)
@@ -132,7 +133,7 @@ class TfdsSource:
     """
     try:
       return self._examples[index]
-    except Exception as error:  # Riegeli, protobuf and others raise it.
+    except Exception as error:  # Riegeli, protobuf and others raise any error.
       splits = self._examples.dataset_info.splits
       parts = splits[self._split].file_instructions
       places = ((p.filename, p.skip + k) for p in parts for k in range(p.take))
@@ -257,8 +258,8 @@ def find_builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
 def _no_temporary_folder() -> Iterator[None]:
   """Keeps TFDS from making a temporary folder that it never removes.
 
-  TFDS makes one for every data set that is not prepared, to hold what its
-  bucket knows about it, and then no longer asks that bucket.
+  TFDS makes one for every data set that is not prepared, to hold what TFDS's
+  bucket has on it. Within this block, TFDS does not ask that bucket.
   """
   info = tfds.core.DatasetInfo
   original = info.initialize_from_bucket
