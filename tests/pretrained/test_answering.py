@@ -319,10 +319,22 @@ def named(model, *names):
   return model.clone(origin=dataclasses.replace(ORIGIN, class_names=names))
 
 
-def test_a_confusion_matrix_of_several_labels_is_refused_first(loaded):
-  several = labels_of_run(loaded, "multilabel")
-  with pytest.raises(ValueError, match="does not answer with one class"):
-    several.confusion_matrix("no such folder")
+@pytest.mark.parametrize(
+  "task, scores",
+  [
+    ("multilabel", "evaluate(data, per_class=True)"),
+    ("pairs", "evaluate(data)"),
+  ],
+)
+def test_a_confusion_matrix_of_other_tasks_is_refused_first(
+  loaded, task, scores
+):
+  other = labels_of_run(loaded, task)
+  with pytest.raises(
+    ValueError, match="does not answer with one class"
+  ) as said:
+    other.confusion_matrix("no such folder")
+  assert f"loaded.{scores} has its scores." in str(said.value)
 
 
 def test_a_task_that_no_labels_have_is_refused(loaded, classes):

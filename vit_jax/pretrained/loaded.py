@@ -177,9 +177,10 @@ class Loaded(Answering):
     if self.task.labels.are_classes:  # Others are refused before an evaluation.
       metrics = self.evaluate(folder, per_class=True)
     if key not in metrics:
+      each = ", per_class=True" if self.task.answers else ""
       raise ValueError(
         f"{self.origin.source} does not answer with one class of an image: "
-        "loaded.evaluate(folder, per_class=True) has its scores."
+        f"loaded.evaluate(data{each}) has its scores."
       )
     return metrics[key]
 
