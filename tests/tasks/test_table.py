@@ -65,3 +65,13 @@ def test_every_section_turns_its_task_on_by_its_first_key():
 def test_what_trains_without_labels_is_fine_tuned_whole(key):
   given = {key: "0.5", "pretrained": "hf_s14_dinov2", "data.name": "digits"}
   assert fine_tuning(given)[0] == {"config": "finetune"}
+
+
+def test_titles_of_curves_fit_their_charts():
+  """A chart of a report is 600 pixels wide, of which its title has 520."""
+  curves = [
+    one
+    for record in ALL_TASKS.values()
+    for one in record.task_class().scores.curves
+  ]
+  assert curves and not [one for one in curves if len(one.title) > 55]

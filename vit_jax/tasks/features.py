@@ -21,7 +21,7 @@ RANK = Metric("rank", "rank of the features")
 DEVIATION = Metric("deviation", "deviation of the features", format="{:.3f}")
 """The scores of features that `features_measure` adds to the objective's."""
 RANKS = Curves(
-  "Rank of the features, as a share of what so many images can have",
+  "Rank of the features, as a share of its maximum",
   {Split.EVAL.key("rank"): "evaluation"},
   percent=True,
 )

@@ -52,7 +52,7 @@ PROBES = Curves(
 """The chart of the probes of a run without labels."""
 
 SINCE_START = Curves(
-  "Nearest neighbours that are still those of the start of the run",
+  "Nearest neighbours that are those of the start",
   {Split.START.key("kept"): ""},
   percent=True,
 )
