@@ -53,7 +53,8 @@ def features(
     layers: Layers to take the tokens of, counted from 1, or from the last,
       which is -1. By default the result is the head's input.
     as_maps: Whether to give the tokens of the patches alone, as a map (B, h, w,
-      D); class, distillation and register tokens are left out.
+      D); class, distillation and register tokens are left out. Of a model with
+      `channel_tokens`, a patch has the mean over its channels.
     norm: Whether the final layer norm is applied to the tokens. It always is
       where `loaded.features` prepares the images.
 
@@ -90,6 +91,10 @@ def features(
   _, H, W, _ = images.shape
   grid = grid_of(model, (H, W))
   patches = [z[:, model.prefix :] for z in tokens]
+  if model.channel_tokens:
+    from vit_jax.models.channels import mean_over_channels
+
+    patches = [mean_over_channels(z, images, grid) for z in patches]
   return [z.reshape(len(z), *grid, -1) for z in patches]
 
 

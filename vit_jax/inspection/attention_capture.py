@@ -35,6 +35,7 @@ class Attention:
     stride: Distance between neighbouring patches in pixels.
     readout: Share of each token in the output; None with a MAP head.
     class_token: Whether the first token is the class token.
+    has: Which channels each image has, if each of them has tokens of its own.
   """
 
   layers: Float[np.ndarray, "L B k S S"]
@@ -44,22 +45,33 @@ class Attention:
   stride: int
   readout: Float[np.ndarray, " S"] | None = None
   class_token: bool = True
+  has: Bool[np.ndarray, "B C"] | None = None
+
+  @property
+  def tokens_each(self) -> int:
+    """Number of tokens of each patch: 1, or one for each channel."""
+    patches = self.layers.shape[-1] - self.prefix
+    return patches // (self.grid[0] * self.grid[1])
 
   def maps(
     self, rows: Float[np.ndarray, "*axes S"]
   ) -> Float[np.ndarray, "*axes h w"]:
     """Reshapes rows over tokens into maps over patches.
 
-    The patches are the last of the tokens.
+    The patches are the last of the tokens. If a patch has a token for each
+    channel, these are added.
     """
     patches = rows[..., self.prefix :]
-    return patches.reshape(*rows.shape[:-1], *self.grid)
+    return patches.reshape(*rows.shape[:-1], -1, *self.grid).sum(axis=-3)
 
   def of_image(self, row: int, grid: tuple[int, int]) -> "Attention":
     """The weights of one image of the batch, of `grid` patches.
 
-    They are the first patches of its row, and the others are padding.
+    They are the first patches of its row, and the others are padding. Tokens of
+    channels that the image lacks are left out.
     """
+    if self.has is not None:
+      return self.of_channels(slice(row, row + 1), self.has[row])
     count = grid[0] * grid[1]
     S, padded = self.prefix + count, self.grid[0] * self.grid[1]
     one = slice(row, row + 1)
@@ -75,9 +87,29 @@ class Attention:
       readout=readout,
     )
 
+  def of_channels(
+    self, rows: slice, has: Bool[np.ndarray, " C"]
+  ) -> "Attention":
+    """The weights of some images, for the tokens of the channels in `has`."""
+    each = np.repeat(has, self.grid[0] * self.grid[1])
+    kept = np.concatenate([np.ones(self.prefix, bool), each])  # (S,)
+    readout = self.readout
+    if readout is not None:
+      first, patches = np.split(readout, [self.prefix])
+      readout = np.concatenate([first, patches[each] * (len(has) / has.sum())])
+    assert self.has is not None
+    return dataclasses.replace(
+      self,
+      layers=self.layers[:, rows][..., kept, :][..., kept],
+      pool=None if self.pool is None else self.pool[rows][..., kept],
+      readout=readout,
+      has=self.has[rows][:, has],
+    )
+
   def without(self, left_out: Bool[np.ndarray, "B h w"]) -> "Attention":
     """The weights with 0 for every query's attention to these patches."""
     patches = ~left_out.reshape(len(left_out), 1, -1)
+    patches = np.tile(patches, self.tokens_each)
     padding = [(0, 0), (0, 0), (self.prefix, 0)]
     mask = np.pad(patches, padding, constant_values=1)  # (B, 1, S)
     pool = None if self.pool is None else self.pool * mask
@@ -201,26 +233,41 @@ def _unwrapped(seen: Any) -> Any:
 
 def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
+  has = None
   if isinstance(images, Patches):
     grid = 1, images.values.shape[1]
   else:
     grid = grid_of(model, images.shape[1:3])
+  N = grid[0] * grid[1]
+  if model.channel_tokens and not isinstance(images, Patches):
+    from vit_jax.models.channels import present
+
+    has = np.asarray(present(images, *grid)).any(axis=(2, 3))  # (B, C)
+    N *= has.shape[1]
   blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
-  return Attention(
+  found = Attention(
     layers=np.stack([A for block in blocks for A in _layers(block, grid)]),
-    pool=_pool(model, tree, grid) if model.pooling == "map" else None,
+    pool=_pool(model, tree, N) if model.pooling == "map" else None,
     grid=grid,
     prefix=model.prefix,
     stride=model.stride,
-    readout=_shares(model, grid),
+    readout=_shares(model, N),
     class_token=model.class_token,
+    has=has,
   )
+  if has is None or has.any(axis=0).all():
+    return found
+  # No image has the others, so these tokens are not read as queries either.
+  return found.of_channels(slice(None), has.any(axis=0))
 
 
-def _pool(model: BaseVit, tree: Any, grid: tuple[int, int]) -> np.ndarray:
-  """The weights of all tokens in a MAP head, (B, k, S); 0 if it skips them."""
+def _pool(model: BaseVit, tree: Any, N: int) -> np.ndarray:
+  """The weights of all tokens in a MAP head, (B, k, S); 0 if it skips them.
+
+  N is the number of tokens after those before the patches.
+  """
   A = _fetch(tree["map_head"])[:, :, 0]
-  left_out = model.prefix + grid[0] * grid[1] - A.shape[2]
+  left_out = model.prefix + N - A.shape[2]
   return np.pad(A, ((0, 0), (0, 0), (left_out, 0)))
 
 
@@ -252,12 +299,14 @@ def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
   return [along_rows.reshape(whole), along_columns.reshape(whole)]
 
 
-def _shares(model: BaseVit, grid: tuple[int, int]) -> np.ndarray | None:
-  """The share of each token in the output; None if attention decides it."""
+def _shares(model: BaseVit, N: int) -> np.ndarray | None:
+  """The share of each token in the output; None if attention decides it.
+
+  N is the number of tokens after those before the patches.
+  """
   if model.pooling in ("map", "query"):
     return None
   prefix = model.prefix
-  N = grid[0] * grid[1]
   x_class, mean = np.zeros((2, prefix + N), np.float32)
   read = range(1 + model.distilled)
   if model.pooling == "prefix":

@@ -72,7 +72,7 @@ def outliers(
   """
   received = attention.layers.mean(axis=(2, 3)).max(axis=0)  # (B, S)
   median = np.median(norms, axis=(1, 2), keepdims=True)
-  share = OUTLIER_SHARE / received.shape[-1]
+  share = OUTLIER_SHARE * attention.tokens_each / received.shape[-1]
   return (attention.maps(received) > share) | (norms > OUTLIER_NORM * median)
 
 
@@ -180,10 +180,11 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   This is the distance in pixels between the centres of two patches, weighted
   by attention and averaged over queries (App. D.7). The class token has no
   position and is left out; each query's weights on the patches are rescaled to
-  sum to 1.
+  sum to 1. All tokens of a patch are at its centre.
   """
   h, w = attention.grid
   places = np.indices((h, w)).reshape(2, -1).T  # (N, 2)
+  places = np.tile(places, (attention.tokens_each, 1))
   offsets = places[:, None] - places[None, :]
   pixels = attention.stride * np.sqrt((offsets**2).sum(axis=-1))  # (N, N)
   first = attention.prefix

@@ -193,6 +193,8 @@ def batch_size(
   if preprocessing.patches is None:
     h, w = grid_of(model, preprocessing.image_size)
     patches = h * w
+    if model.channel_tokens:
+      patches *= preprocessing.channels
   else:
     patches = preprocessing.patches.tokens
   heads = model.num_layers * model.num_heads

@@ -179,6 +179,11 @@ def _reasons(model: Any, needs: Needs) -> Iterator[str]:
       f"patch_dropout_rate={vit.patch_dropout_rate} would leave out patches "
       "that this objective reads: set it to 0"
     )
+  if needs.all_patches and vit.channel_tokens:
+    yield (
+      "channel_tokens=True gives a patch a token for each channel, and this "
+      "objective reads one of each patch: leave it out"
+    )
   if needs.hides and vit.resnet_layers:
     yield (
       "a hybrid's ResNet mixes neighbouring patches, so none can be hidden: "

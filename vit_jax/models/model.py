@@ -54,6 +54,8 @@ _SIZES = ("patch_size", "hidden_size", "num_layers", "mlp_size", "num_heads")
 ABSENT: Mapping[str, Any] = {
   "antialias": False,
   "block": None,
+  "channel_sampling": False,
+  "channel_tokens": False,
   "distilled": False,
   # Whether it may have what encoders have added since the paper.
   "extended": False,

@@ -228,6 +228,7 @@ def why_one_size(vit: Any) -> str | None:
     "columns of one grid": hasattr(vit.block, "grid"),
     "position='relative' counts along a sequence, where the patch below is at "
     "another offset if an image is wider": vit.position == "relative",
+    "each channel of a patch has a token (channel_tokens)": vit.channel_tokens,
   }
   return next((reason for reason, holds in reasons.items() if holds), None)
 

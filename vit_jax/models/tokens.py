@@ -190,15 +190,19 @@ class Tokens(struct.PyTreeNode):
     first = jnp.broadcast_to(first, (len(patches), *first.shape[1:]))
     return jnp.concatenate([first, patches], axis=1)
 
-  def table_rows(self, table: Float[Array, "a S D"]) -> Float[Array, "b s D"]:
+  def table_rows(
+    self, table: Float[Array, "a S D"], prefix: int | None = None
+  ) -> Float[Array, "b s D"]:
     """The rows of a table for these tokens.
 
-    The table has a row for each token of a whole image. For images of any size
-    it has the rows of exactly these tokens, and is returned as it is.
+    The table has a row for each token of a whole image, of which the first
+    `prefix` come before the patches, by default as many as here. For images of
+    any size it has the rows of exactly these tokens, and is returned as it is.
     """
     if self.where is None or isinstance(self.where, Layout):
       return table
-    return table[0, places(self.where, self.z.shape[1])]
+    prefix = self.prefix if prefix is None else prefix
+    return table[0, places(self.where, prefix + self.where.shape[1])]
 
   def mean(self) -> Float[Array, "B *M D"]:
     """The mean of an image's patches that count; zeros where none does."""

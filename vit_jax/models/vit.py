@@ -326,6 +326,8 @@ class BaseVit(VitFields):
       x_class = jnp.tile(x_class, (1, tokens.layout.images, 1))
     dropout = nn.Dropout(self._embedding_dropout_rate, deterministic=not train)
     patch_dropout = PatchDropout(self.patch_dropout_rate)
+    if not isinstance(E_pos, int):
+      E_pos = tokens.table_rows(E_pos, prefix=x_class.shape[1])
 
     z = jnp.concatenate([x_class, x_p], axis=1) + E_pos  # Eq. 1
     z = dropout(z)

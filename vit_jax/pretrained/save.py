@@ -157,6 +157,11 @@ def check_expressible(loaded: Loaded, name: str) -> list[str]:
       f"{name} cannot express this model: its layers are of the class "
       f"{model.block.__qualname__}, which no format has."
     )
+  if model.channel_tokens:
+    raise ValueError(
+      f"{name} cannot express this model: it has no place for a token for each "
+      "channel."
+    )
   if writer := target.encoder_writer(model):
     reasons = writer.reasons(model)
   elif isinstance(model, TwoTowers):
