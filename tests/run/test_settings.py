@@ -240,6 +240,7 @@ OTHERS = {
   "pairs.text": "frozen",
   "pairs.tokenizer": "tokenizer.json",
   "pairs.zero_shot": "photos",
+  "model.channel_sampling": True,
   "model.drop_path_grows": True,
   "optimizer.momentum_correction": False,
   "optimizer.weight_decay_on": "head",

@@ -16,6 +16,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float
 
 from vit_jax.models.attention import FORMS, MapHead, Msa, form_of
@@ -55,8 +56,12 @@ from vit_jax.models.position import (
 from vit_jax.models.tokens import Mask, Tokens, Where, check_mask
 
 POOLINGS = ("token", "gap", "map")
-Embedded = Float[Array, "B h w D"] | Patches
-"""The vectors of patches, of images of one size or of any."""
+Embedded = Float[Array, "B h w D"] | struct.PyTreeNode
+"""The vectors of patches.
+
+Those of images of any size are `Patches`, and those of each channel
+`channels.ChannelPatches`.
+"""
 
 
 class PatchEmbedding(nn.Module):
@@ -158,9 +163,25 @@ class BaseVit(VitFields):
   """A Transformer on patches, Eq. 1-4; images -> tokens -> what the head reads.
 
   These are the paper's tokens, layers and poolings; a family may have its own.
+
+  Attributes:
+    channel_tokens: Whether each channel of a patch is a token of its own
+      (ChannelViT, arXiv:2309.16108). A channel that an image lacks is NaN, and
+      the result is as if its tokens were left out.
+    channel_sampling: Whether training leaves out channels of an image at random
+      (`channels.ChannelPatches.sampled`).
   """
 
+  channel_tokens: bool = False
+  channel_sampling: bool = False
   relative = None  # `Relative.kind` of the biases between patches, if any.
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.channel_tokens or self.channel_sampling:
+      from vit_jax.models import channels  # Few models have such tokens.
+
+      channels.check_fields(self)
 
   @property
   def any_size(self) -> bool:
@@ -188,7 +209,7 @@ class BaseVit(VitFields):
     return Part("", ENCODER, layers, pixels=f"{stem}/kernel"), *heads()
 
   def attention_form(self, size: tuple[int, int]) -> str | None:
-    if self.block is not None:
+    if self.block is not None or self.channel_tokens:
       return None
     patches = math.prod(side // self.stride for side in size)
     patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
@@ -290,8 +311,9 @@ class BaseVit(VitFields):
   def patches(self, x: Inputs, *, mask: Any = None) -> Embedded:
     """The products x_p E of Eq. 1, the embedded patches of images.
 
-    Of `Patches`, they are `Patches` whose values are the vectors. Arguments and
-    errors are those of `embed`.
+    Of `Patches`, they are `Patches` whose values are the vectors; with
+    `channel_tokens`, they are `ChannelPatches`. Arguments and errors are those
+    of `embed`.
     """
     if isinstance(x, Patches):
       check_any_size(self)
@@ -300,6 +322,10 @@ class BaseVit(VitFields):
       E = self._patches(x.column(self.patch_size), x.layout.counts)
       return x.replace(values=E[:, :, 0])
     check_images(x)
+    if self.channel_tokens:
+      from vit_jax.models import channels
+
+      return channels.embed(self, x, mask)
     return self._patches(x, mask)
 
   @nn.compact
@@ -318,6 +344,9 @@ class BaseVit(VitFields):
       table: Patches along height and width that learned positions are for;
         they are resized to the grid of `x_p`. None if they are for that grid.
     """
+    if self.channel_sampling and train:
+      of_channels: Any = x_p
+      x_p = of_channels.sampled(self.make_rng("dropout"))
     tokens = self._without_positions(x_p, mask)
     x_p = tokens.z
     E_pos = self._E_pos(tokens.extent, table)
@@ -411,11 +440,13 @@ class BaseVit(VitFields):
     mlp = partial(Mlp, self.mlp_size, self._config)
     return MapHead(self.num_heads, mlp, self._config, name="map_head")
 
-  def _without_positions(self, x_p: Embedded, mask: Any) -> Tokens:
+  def _without_positions(self, x_p: Any, mask: Any) -> Tokens:
     """The embedded patches as tokens, without a prefix and positions."""
     if isinstance(x_p, Patches):
       layout = (x_p if mask is None else x_p.only(mask)).layout
       return Tokens(x_p.values, layout, layout.counts)
+    if self.channel_tokens:
+      return x_p.tokens()
     B, h, w, D = x_p.shape
     return Tokens(x_p.reshape(B, h * w, D), None, mask, grid=(h, w))
 

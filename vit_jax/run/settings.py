@@ -110,6 +110,15 @@ class ModelSettings(Section):
     "step gets faster by about that share (arXiv:2208.07220).",
     must=BELOW_1,
   )
+  channel_tokens: bool | None = _unset(
+    "A token for each channel of a patch, so that images may lack bands "
+    "(ChannelViT, arXiv:2309.16108); a step costs as many times more."
+  )
+  channel_sampling: bool | None = _unset(
+    "Leave out channels of training images at random: of C, a number drawn "
+    "from 1 to C stays.",
+    needs="channel_tokens or pretrained",
+  )
   gelu: str | None = _unset(
     'GELU approximated by "tanh", as in the published models, "exact", or '
     '"quick" as in CLIP.',
