@@ -180,6 +180,7 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
     "cifar10",
     "cifar10_gpu",
     "image_folder",
+    "channels",
     "masked_patches",
     "big_vision_s16",
     "mae",

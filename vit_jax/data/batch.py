@@ -28,6 +28,12 @@ SIZE = "size"
 Only batches of images of any size have it.
 """
 
+BANDS = "bands"
+"""Name of the array that says which of its bands an image has.
+
+Only batches for models that need not have all bands have it.
+"""
+
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
 
 

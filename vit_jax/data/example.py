@@ -193,11 +193,14 @@ class ImageSpec:
     fast_dct: Whether JPEG files are decoded by the fast and less exact integer
       transform, which is TensorFlow's default. Its pixels differ from those of
       the exact one by a level of 255 on average.
+    stored: Whether the bands of a TIFF file are taken as they are stored, even
+      if they are 1 or 3.
   """
 
   channels: int = 3
   window: Window | None = None
   fast_dct: bool = False
+  stored: bool = False
 
   @property
   def grey(self) -> bool:

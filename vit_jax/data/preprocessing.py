@@ -55,6 +55,8 @@ class Preprocessing:
       `size` is then the size of the images for which the position embeddings
       were made. None resizes every image to `size`.
     bands: The names of the channels, if the data name them.
+    some_bands: Whether an image may lack some of the `bands`; a batch then says
+      which of them each image has.
     own_size: How an image is resized for an answer about each of its pixels,
       such as a segmentation; None resizes it to `size`.
   """
@@ -67,6 +69,7 @@ class Preprocessing:
   cut_from: tuple[int, int] | None = None
   patches: Optional["AnySize"] = None
   bands: tuple[str, ...] = ()
+  some_bands: bool = False
   own_size: Optional["OwnSize"] = None
 
   def __post_init__(self):
@@ -143,9 +146,13 @@ class Preprocessing:
       from vit_jax.data.transforming.patches import IntoPatches
 
       return IntoPatches(transform, self.patches, self.channels)
-    if self.cut_from is None:
-      return transform
-    return UpperLeft(transform, self.image_size)
+    if self.cut_from is not None:
+      transform = UpperLeft(transform, self.image_size)
+    if self.some_bands and self.bands:
+      from vit_jax.data.transforming.some_bands import SomeBands
+
+      return SomeBands(transform, self.bands)
+    return transform
 
   def __str__(self) -> str:
     """How an image is prepared, in words."""

@@ -17,7 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from vit_jax.data.batch import SIZE, Batch, Transform, allocate, batch_spec, put
+from vit_jax.data.batch import (
+  BANDS,
+  SIZE,
+  Batch,
+  Transform,
+  allocate,
+  batch_spec,
+  put,
+)
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
@@ -28,6 +36,7 @@ from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.runtime import hints, shown
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import table_lines
+from vit_jax.runtime.printable import say_once
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.choose import answering
 from vit_jax.tasks.finite import check_finite
@@ -37,6 +46,9 @@ from vit_jax.training.inputs import ImageInputs
 
 _SHOWN = 20  # Answers that the text of a list shows.
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
+_LACKS_BANDS = (
+  "Some images lack bands of the model: the tokens of these are left out."
+)
 
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
@@ -572,7 +584,8 @@ def _batches(
 ) -> Iterator[tuple[Names, Batch]]:
   """Yields the names and the batch of `rows` images each.
 
-  Rows without an image, or with an unreadable one, are 0.
+  Rows without an image, or with an unreadable one, are 0. A line says if any
+  image lacks bands of the model.
   """
   read = reading.make_reader(transform)
   decoded = enumerate(
@@ -586,5 +599,7 @@ def _batches(
       error = arrays if isinstance(arrays, str) else None
       if not isinstance(arrays, str):
         put(batch, row, arrays)
+        if not np.all(arrays.get(BANDS, True)):
+          say_once(_LACKS_BANDS)
       names.append((reading.name_of(picture, number), error))
     yield names, batch

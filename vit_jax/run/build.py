@@ -38,7 +38,12 @@ if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
 
 # Fields that may differ between a run and the checkpoint it starts from.
-_FREE_FIELDS = ("num_classes", "representation_size", *DTYPE_FIELDS, *EXECUTION)
+_FREE_FIELDS = (
+  "num_classes",
+  "representation_size",
+  *DTYPE_FIELDS,
+  *EXECUTION,
+)
 
 
 def open_start(settings: Settings, task: Task) -> "Loaded":
@@ -171,6 +176,7 @@ def make_preprocessing(
   """
   fields: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
   fields["bands"] = settings.data.band_names
+  fields["some_bands"] = getattr(model, "channel_tokens", False)
   if model is not None and settings.data.tokens is not None:
     from vit_jax.data.transforming.sizes import AnySize
 

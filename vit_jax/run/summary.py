@@ -72,8 +72,7 @@ def header(
     rows.append(("LoRA", _lora(plan)))
   if plan.extras.teacher is not None:
     rows.append(("teacher", _teacher(plan)))
-  if crops := _crops(plan):
-    rows.append(("crops", crops))
+  rows += _about_images(plan)
   if settings.data.sampling == "classes":
     rows.append(("sampling", _evenly(plan)))
   if plan.preprocessing.patches is not None:
@@ -104,13 +103,16 @@ def header(
   return rows
 
 
-def _crops(plan: Plan) -> str:
-  """The line of the transform's method `about`; "" if it has none."""
-  transform = plan.task.train_transform(
+def _about_images(plan: Plan) -> list[tuple[str, str]]:
+  """The line of the transform's method `about`, if it has anything to say."""
+  transform: Any = plan.task.train_transform(
     plan.preprocessing, plan.settings.train_transform
   )
+  if not hasattr(transform, "about"):  # One that adds texts holds the images'.
+    transform = getattr(transform, "images", None)
   about = getattr(transform, "about", None)
-  return about(plan.source) if about else ""
+  text = about(plan.source) if about else ""
+  return [(getattr(transform, "topic", "crops"), text)] if text else []
 
 
 def _for_chips(plan: Plan) -> list[tuple[str, str]]:

@@ -51,9 +51,15 @@ class ImageInputs(TakesImages):
 def inputs_of(
   batch: Mapping[str, Array], mean: Sequence[float], std: Sequence[float]
 ) -> Inputs:
-  """The normalised images of a batch, or their patches if it has `size`."""
+  """The normalised images of a batch, or their patches if it has `size`.
+
+  Where the batch has `bands`, those that an image lacks are NaN.
+  """
   if "size" not in batch:
-    return normalize(batch["image"], mean, std)
+    images = normalize(batch["image"], mean, std)
+    if "bands" not in batch:
+      return images
+    return jnp.where(batch["bands"][:, None, None], images, jnp.nan)
   patches = batch["image"]  # (B, N, P^2 C)
   B, N, _ = patches.shape
   pixels = normalize(patches.reshape(B, N, -1, len(mean)), mean, std)

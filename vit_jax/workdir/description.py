@@ -116,6 +116,7 @@ def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
     cut_from=record.cut_from,
     patches=_patches(description),
     bands=_bands(description),
+    some_bands=description["model"].get("channel_tokens") is True,
   )
 
 

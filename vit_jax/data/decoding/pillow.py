@@ -32,7 +32,7 @@ _PILLOW_FORMATS = (
 )
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 _JPEG_START = b"\xff\xd8"
-_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
 _PLANES, _APART = 284, 2
@@ -87,8 +87,9 @@ def decode(encoded: bytes, image_spec: ImageSpec) -> tuple[np.ndarray, int]:
   """
   channels = image_spec.channels
   window = image_spec.window
-  with _as_unreadable():
-    if channels not in (1, 3) and encoded.startswith(_TIFF_STARTS):
+  with as_unreadable():
+    by_band = image_spec.stored or channels not in (1, 3)
+    if by_band and encoded.startswith(TIFF_STARTS):
       samples, turn = _bands(encoded)
       if samples.shape[2] == channels:
         return _eight_bits(samples, window), turn
@@ -116,7 +117,7 @@ def size(encoded: bytes) -> tuple[int, int]:
 
   Raises UnreadableImageError if it has no known header, or too many pixels.
   """
-  with _as_unreadable():
+  with as_unreadable():
     try:
       with _open(encoded) as image:
         height, width = image.height, image.width
@@ -127,9 +128,9 @@ def size(encoded: bytes) -> tuple[int, int]:
           and _orientation(image, encoded) in orientation.QUARTER_TURNS
         )
     except Image.UnidentifiedImageError:
-      if not encoded.startswith(_TIFF_STARTS):
+      if not encoded.startswith(TIFF_STARTS):
         raise
-      with _tiff(encoded) as file:
+      with open_tiff(encoded) as file:
         sides = _sides(file.series[0])
         height, width = sides["Y"], sides["X"]
         example.check_size(height, width)
@@ -141,7 +142,7 @@ def size(encoded: bytes) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _as_unreadable() -> Iterator[None]:
+def as_unreadable() -> Iterator[None]:
   """Turns any error of a decoder into an UnreadableImageError of one line."""
   try:
     yield
@@ -163,7 +164,7 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
   The bands may lie in one page, or in one page each, of equal sizes. Raises
   UnreadableImageError if they are of another layout, or too large.
   """
-  with _tiff(encoded) as file:
+  with open_tiff(encoded) as file:
     series = file.series[0]
     axes, shape = series.axes, series.shape
     sides = _sides(series)
@@ -179,7 +180,7 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
   return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
 
 
-def _tiff(encoded: bytes) -> Any:
+def open_tiff(encoded: bytes) -> Any:
   """Opens a TIFF file with tifffile.
 
   Raises UnreadableImageError if that is not installed.

@@ -1,0 +1,129 @@
+"""Files that have some of a run's bands, for models that need not have all.
+
+Such a model has a token for each channel of a patch, and leaves out those of
+the bands that an image lacks.
+"""
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from vit_jax.data.batch import BANDS, ArraySpec, ImageTransform, Spec
+from vit_jax.data.decoding.bands import FileBands, file_bands
+from vit_jax.data.decoding.picture import as_file
+from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.runtime.printable import counted, printable
+
+_RGB = ("red", "green", "blue")
+_LOOKED_AT = 256  # Images whose headers tell which bands are missing.
+
+
+@dataclasses.dataclass(frozen=True)
+class SomeBands(ImageTransform):
+  """Images with the bands that their files have; the others are 0.
+
+  `image` has all bands of the run, and `bands`, booleans (C,), says which of
+  them the file has. A file's bands are those whose names it holds, as GDAL
+  writes them. Without such names, a file of C bands has those of the run in
+  their order, and a file of colours has red, green and blue.
+
+  Attributes:
+    images: One of `transforms`.
+    names: The bands of the run.
+  """
+
+  images: Any
+  names: tuple[str, ...]
+  topic: ClassVar[str] = "bands"  # Of the line that `about` gives.
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    return self.images.image_shape
+
+  @property
+  def spec(self) -> Spec:
+    return {**super().spec, BANDS: ArraySpec((len(self.names),), bool)}
+
+  def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
+    """The pixels of an image, uint8 (H, W, C), 0 in bands that it lacks."""
+    return self._pixels_and_bands(as_file(image), *rng)[0]
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, np.ndarray]:
+    pixels, has = self._pixels_and_bands(example["image"], *rng)
+    return {"image": pixels, BANDS: has}
+
+  def about(self, source: Source) -> str:
+    """A line if some of a few images lack bands, else ""."""
+    count = min(_LOOKED_AT, len(source))
+    places = np.linspace(0, len(source) - 1, count).round().astype(int)
+    lacks: Counter[str] = Counter()
+    seen = 0
+    for index in places.tolist():
+      with contextlib.suppress(UnreadableImageError):
+        bands = file_bands(source[index]["image"], len(self.names))
+        found = places_of_bands(bands, self.names)
+        seen += 1
+        lacks.update(set(self.names) - {self.names[i] for i in found.values()})
+    if not lacks:
+      return ""
+    missing = [name for name in self.names if lacks[name]]
+    each = ", ".join(f"{lacks[name]} lack {name}" for name in missing)
+    return f"of {seen} images looked at, {each}; these tokens are left out"
+
+  def _pixels_and_bands(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The pixels, and which bands the file has."""
+    bands = file_bands(encoded, len(self.names))
+    found = places_of_bands(bands, self.names)
+    images = _with_channels(self.images, len(bands.names))
+    pixels = images(encoded, *rng)
+    image = np.zeros((*pixels.shape[:2], len(self.names)), np.uint8)
+    image[..., [*found.values()]] = pixels[..., [*found]]
+    has = np.zeros(len(self.names), bool)
+    has[[*found.values()]] = True
+    return image, has
+
+
+def _with_channels(transform: Any, channels: int) -> Any:
+  """A transform of `transforms` for files of as many bands, as stored."""
+  if hasattr(transform, "transform"):  # `UpperLeft`
+    inner = _with_channels(transform.transform, channels)
+    return dataclasses.replace(transform, transform=inner)
+  spec = dataclasses.replace(transform.pixels, channels=channels, stored=True)
+  return dataclasses.replace(transform, pixels=spec)
+
+
+def places_of_bands(bands: FileBands, names: Sequence[str]) -> dict[int, int]:
+  """For each band of a file that a run has, its place among the run's `names`.
+
+  Bands are compared by their names, without regard to case. Raises
+  UnreadableImageError if the file has none of the run's bands, or nobody knows
+  which it has.
+  """
+  wanted = [name.lower() for name in names]
+  unnamed: Sequence[str] = ()  # The names where the file gives none.
+  if len(bands.names) == len(names):
+    unnamed = wanted
+  elif bands.are_colours:
+    unnamed = _RGB
+  for known in (bands.names, unnamed):
+    found: dict[str, int] = {}
+    for index, name in enumerate(known):
+      found.setdefault(name.lower(), index)
+    if places := {found[n]: i for i, n in enumerate(wanted) if n in found}:
+      return places
+  given = [printable(name) for name in bands.names if name] or unnamed
+  has = f"it has {', '.join(given)}"
+  if not given:
+    has = f"it does not name its {counted(len(bands.names), 'band')}"
+  raise UnreadableImageError(
+    f"its bands must be some of {', '.join(names)}, and {has}: name them in "
+    "the file, as GDAL's descriptions of bands."
+  )
