@@ -12,6 +12,7 @@ import numpy as np
 from flax import traverse_util
 
 from vit_jax.models import Model, from_fields, to_fields
+from vit_jax.models.channels import E_CHANNEL
 from vit_jax.models.grid import grid_of, param_shapes
 from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.models.parts import Parts
@@ -175,9 +176,9 @@ def leaves(
   """Yields (path, array) for all parameters that `model` takes from `loaded`.
 
   `image_size`, `channels` and `bands`, the names of the channels if they have
-  any, are those of the new model's images. A line says how the first kernel is
-  adapted to other channels. Raises ValueError if a parameter does not fit or is
-  missing.
+  any, are those of the new model's images. A line says how the first kernel, or
+  the vectors of channels, are adapted to other channels. Raises ValueError if a
+  parameter does not fit or is missing.
   """
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size
@@ -187,6 +188,8 @@ def leaves(
   missing = param_shapes(model, grid, channels)
   parts = Parts.of(model, missing)
   old_channels = loaded.preprocessing.channels
+  old_bands = loaded.preprocessing.bands
+  per_channel = model.channel_tokens, loaded.model.channel_tokens
   if not keep_head:
     missing = {k: v for k, v in missing.items() if not parts.own_task(k)}
   for path, array in loaded.read():
@@ -196,8 +199,14 @@ def leaves(
     array = resized(path, array, old_grid, new_grid, method)
     other_bands = old_channels == 3 and not _keep_order(bands)
     channels_differ = channels != old_channels or other_bands
-    if channels_differ and parts.reads_pixels(path):
+    how = ""
+    if parts.reads_pixels(path) and per_channel == (True, False):
+      array, how = adapt_channels(array, old_channels, 1)
+    elif parts.reads_pixels(path) and channels_differ and not any(per_channel):
       array, how = adapt_channels(array, old_channels, channels, bands)
+    elif path == E_CHANNEL and (channels, bands) != (old_channels, old_bands):
+      array, how = _vectors_by_name(array, old_bands, bands)
+    if how:
       say(f"{loaded.origin.source}: {how}.")
     shape = missing.pop(path)
     if array.shape != shape:
@@ -206,11 +215,42 @@ def leaves(
         f"needs {shape}: do not set the fields of config.model that differ."
       )
     yield path, array
+  if E_CHANNEL in missing and not loaded.model.channel_tokens:
+    say(
+      f"{loaded.origin.source} has no vectors of channels ({E_CHANNEL}): they "
+      "begin at 0, and until they are trained all channels are alike."
+    )
+    yield E_CHANNEL, np.zeros(missing.pop(E_CHANNEL), np.float32)
   if missing:
     raise ValueError(
       f"{loaded.origin.source} has no {', '.join([*missing][:3])}, which the "
       "model needs: do not set the fields of config.model that differ."
     )
+
+
+def _vectors_by_name(
+  vectors: np.ndarray, old: Sequence[str], bands: Sequence[str]
+) -> tuple[np.ndarray, str]:
+  """The vectors of channels (C, D) for other bands, and a line on them.
+
+  Bands keep the vector of the same name, and others begin at the mean of all.
+  Raises ValueError unless both sides name their bands.
+  """
+  if not (old and bands):
+    raise ValueError(
+      f"the checkpoint has a vector for each of its {len(vectors)} channels, "
+      "and nobody knows which they are in the new images: name the bands of "
+      "both by data.bands."
+    )
+  places = {name.lower(): place for place, name in enumerate(old)}
+  rows = [places.get(name.lower()) for name in bands]
+  mean = vectors.mean(axis=0)
+  new = [mean if row is None else vectors[row] for row in rows]
+  others = [n for n, row in zip(bands, rows, strict=True) if row is None]
+  how = "bands keep the vector of the same name"
+  if others:
+    how += f", and those of {', '.join(others)} begin at the mean of all"
+  return np.stack(new), how
 
 
 def _keep_order(bands: Sequence[str]) -> bool:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _FREE_FIELDS = (
   "num_classes",
   "representation_size",
+  "channel_tokens",
+  "channel_sampling",
   *DTYPE_FIELDS,
   *EXECUTION,
 )
