@@ -245,6 +245,7 @@ def check_names(values: Mapping[str, Any], expected: Sequence[str]) -> None:
 
 
 def _check_shape(name: str, shape: tuple[int, ...], batch: Batch) -> None:
+  """Raises ValueError unless `shape` is that of a row of the batch's array."""
   expected = batch[name].shape[1:]
   if shape != expected:
     raise ValueError(

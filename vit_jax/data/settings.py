@@ -100,8 +100,8 @@ class DataSettings(Section):
   file_column: str | None = setting(
     None,
     "Column of the images' names, which may lack an ending such as .jpg; None "
-    "takes the one whose cells name images, of several that which is called "
-    "file, path, image, image_id, id or the like.",
+    "takes the one whose cells name images; of several, the one called file, "
+    "path, image, image_id, id or the like.",
   )
   label_columns: str | None = setting(
     None,
@@ -190,9 +190,9 @@ class DataSettings(Section):
   )
   held_out_below: tuple[float, ...] | None = setting(
     None,
-    "With held_out_by=count, the hash of a name below which an image of each "
-    "class is held out; None chooses it. A run keeps its own, so that no "
-    "image changes sides as the folder grows.",
+    "With held_out_by=count, a number for each class: images whose names have "
+    "a lower hash are held out. None chooses the numbers, and a run keeps its "
+    "own, so that no image changes sides as the folder grows.",
     must=Rule(
       "be numbers between 0 and 1, one for each class",
       lambda hashes: all(0 <= share <= 1 for share in hashes),
@@ -248,6 +248,10 @@ class DataSettings(Section):
     return bool(self.root or self.dir)
 
   def __post_init__(self):
+    """Checks fields that depend on each other, and sets `root` if it is None.
+
+    `root` is then the folder of the file of labels. Raises ValueError.
+    """
     super().__post_init__()
     names = self.band_names
     if not all(names) or len(names) > len({*names}):

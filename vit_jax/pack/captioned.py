@@ -155,6 +155,7 @@ class _CaptionPlaces(Captions):
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
+    """As `Labels.fit`; the labels are int64 (N, 3), see the class."""
     names, encode = self._classes(columns[1:], rows)
 
     def places(rows: Sequence[Row]) -> np.ndarray:

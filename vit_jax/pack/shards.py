@@ -156,6 +156,7 @@ class _Shards:
   missing: list[int]
 
   def compute(self, k: int, out: dict | None = None) -> dict[str, Any]:
+    """Writes the k-th missing shard, if there is one; returns no arrays."""
     for number in self.missing[k : k + 1]:
       _write_shard(number, self.parts[number], self.job)
     return {}

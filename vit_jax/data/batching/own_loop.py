@@ -134,9 +134,9 @@ def describe_data(
   """The configuration of a checkpoint's description, for a loop of your own.
 
   With it, `evaluate` and `predict` hold out the images that `open_data` held
-  out for "eval", and prepare them alike. The arguments are those of
-  `open_data`, with the split that it opened as "train", and its `transform` of
-  "eval".
+  out for "eval", and prepare them alike. `train` is the split that `open_data`
+  opened as "train"; `data` and `image_size` are as it took them, and
+  `transform` as it took that of "eval".
   """
   return {
     "image_size": image_size,

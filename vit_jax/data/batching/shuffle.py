@@ -21,10 +21,10 @@ def shuffle_indices(
 ) -> np.ndarray:
   """Maps indices by a pseudo-random permutation of 0 ... `max_index` < 2**48.
 
-  Equal to Grain's `index_shuffle` with 8 rounds, so that runs begun with Grain
-  go on in the same order. That includes its one flaw: where `max_index` is a
-  power of four, the last index is mapped like index 0. The indices and the
-  result are uint64, and the seed has 32 bits.
+  The result equals that of Grain's `index_shuffle` with 8 rounds, so that runs
+  begun with Grain go on in the same order. That includes its one flaw: if
+  `max_index` is a power of four, the last index is mapped like index 0. The
+  indices and the result are uint64, and the seed has 32 bits.
   """
   bits = max((max_index - 1).bit_length(), _MIN_BITS)
   word_bits = (bits + 1) // 2

@@ -140,6 +140,7 @@ class _Thread:
     return self._pool.submit(self._batches.compute, next(self._numbers))
 
   def next(self) -> Batch:
+    """The next batch, or the error that computing it raised."""
     self._ahead.append(self._begin())
     batch = self._ahead.popleft()
     if futures.wait([batch], LONGEST_WAIT).not_done:
@@ -171,6 +172,7 @@ class _Process:
       self._send(slot)
 
   def _start(self) -> None:
+    """Starts the process, in which both signals are blocked; sets `close`."""
     # Otherwise `start` does this, and then unblocks both signals.
     resource_tracker.ensure_running()
     # The new process inherits what this thread blocks.
@@ -187,6 +189,10 @@ class _Process:
       self._connection.send(slot)
 
   def next(self) -> Batch:
+    """The next batch, or the error that computing it raised.
+
+    Raises ChildProcessError if the process has ended, or no batch comes.
+    """
     try:
       if not self._connection.poll(LONGEST_WAIT):
         raise ChildProcessError(_SLOW)

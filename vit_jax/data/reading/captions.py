@@ -85,6 +85,7 @@ class Captions(Labels):
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
+    """As `Labels.fit`; raises ValueError for fewer than two images."""
     if len(rows) < 2:
       fail(
         rows[0].place,

@@ -83,11 +83,11 @@ def find_separator(
 ) -> tuple[str, list[str]]:
   """The separator that seems to part labels in names, and the names with it.
 
-  Such a name is found if all of its parts occur in other names. One such part
-  is enough if each image has a single label (`of_one`), or if commas seem to
-  separate labels. If no names seem to be several labels, the separator is "",
-  and the list of names is empty. If all names are in brackets, the separator
-  begins with these.
+  A name seems to be several labels if all of its parts occur in other names.
+  One such part is enough if each image has a single label (`of_one`), or if
+  commas seem to separate labels. If there are no such names, the separator is
+  "", and the list of names is empty. If all names are in brackets, the
+  separator begins with these.
   """
   names = [*names]
   for brackets in _BRACKETS:
@@ -99,6 +99,7 @@ def find_separator(
     parts = {name: parts_of(name, mark) for name in names if mark in name}
     several = {name: each for name, each in parts.items() if len(each) > 1}
     found = _combined_names(mark, names, several, of_one)
+    # In some names the mark may be part of a label, but not in most of them.
     if found and 2 * len(found) >= len(several):
       return mark, found
   return "", []
@@ -112,7 +113,9 @@ def _combined_names(
 ) -> list[str]:
   """The names that seem to be several labels, separated by a mark.
 
-  `several` has the parts of each name in which the mark occurs.
+  `several` has the parts of each name that the mark divides, and `of_one` is as
+  in `find_separator`. Unless the mark likely separates labels, a part of such a
+  name has to be a name by itself.
   """
   all_names = {*names}
   counts = collections.Counter(name for name in names if name not in several)

@@ -43,7 +43,8 @@ def fit_to(columns: Sequence[str], names: Names) -> Encode:
   """A function that encodes rows for names that are known already.
 
   If the classes have a column each, raises ValueError unless all columns are
-  among the names. The function raises ValueError for a class that is not.
+  among the names. The function raises ValueError for a class that is not among
+  them.
   """
   if len(columns) == 1:
     places = finder_of_places(functools.partial(_single, columns[0]), names)

@@ -169,6 +169,7 @@ def _image_column_and_notes(
   for name in called:
     if name in fitting or there(name):
       return name, []
+  # Cells that end like images come first, and of these, files that are there.
   found = [*filter(there, fitting)] or fitting or [*filter(there, cells)]
   if any(_ends_like_image(name) or _is_there(lookup, name) for name in found):
     fail(
@@ -220,7 +221,8 @@ def _candidates_and_notes(
   """The columns that may have labels, and lines on those that are left out.
 
   Left out are the columns of the images, of splits and groups, and of the
-  numbers of the rows.
+  numbers of the rows; but if the settings choose columns, all others but these
+  of the images, of `split` and of groups are candidates.
   """
   apart = (file, SPLIT, settings.group_column)
   names = [name for name in rows[0] if name not in apart]

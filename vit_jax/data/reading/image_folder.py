@@ -35,7 +35,7 @@ class UnlabelledError(ValueError):
     self._reason, self._root = reason, root
 
   def with_run(self, run: str) -> ValueError:
-    """The error of a run that was to be evaluated on the folder."""
+    """The error to raise if a run was to be evaluated on the folder."""
     command = shlex.join(["vit_jax", "predict", run, self._root])
     return ValueError(
       f"{self._reason} Without labels there is {command}, which gives the "

@@ -48,6 +48,7 @@ class LabelledImages(ImageFiles):
     labels: Shaped[np.ndarray, "N ..."],
     kind: Labels,
   ):
+    """Takes the rows of a split, and `labels`, the label of each row."""
     assert settings.labels_file and settings.root
     name = os.path.basename(settings.labels_file)
     self.name = name if split == "train" else f"{name}, {split}"
@@ -163,8 +164,9 @@ def image_rows(
   columns, rows = read_rows(path, settings, labels, notes)
   if settings.eval_labels_file:
     rows += _eval_rows(path, columns, rows, settings, labels)
-  chosen = settings.label_columns or [*labels.columns(columns)] == columns
-  if len(columns) > 1 and labels.may_be_several and not chosen:
+  # The settings or the columns' names say which they are, without a guess.
+  are_named = settings.label_columns or [*labels.columns(columns)] == columns
+  if len(columns) > 1 and labels.may_be_several and not are_named:
     notes.append(
       f"the columns {list_columns(columns)} have 0 and 1, and are taken for "
       "the labels; --config.data.label_columns chooses."

@@ -57,9 +57,9 @@ class Layout:
   def evaluation(self, eval_split: str | None) -> str | None:
     """The split to evaluate on; None for a part of the training images.
 
-    If `eval_split` is None, it is val, else test, else a part. "test", once the
-    default, falls back to val and then to a part. Raises ValueError if there is
-    no such split.
+    If `eval_split` is None, the result is val, else test, else None. For
+    "test", once the default, it is test, else val, else None. Raises ValueError
+    if there is no such split.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")
@@ -310,7 +310,7 @@ def _paths_to_classes(
 def _path_inside(
   root: bytes, name: bytes, classes: Collection[bytes] = ()
 ) -> list[bytes]:
-  """The path from the folder of this name to the last that it leads to.
+  """The path from the folder of this name to the last folder that it leads to.
 
   A folder that lies alone in another one is entered if its name is the same or
   says nothing, or if it holds several folders; but not if it is one of

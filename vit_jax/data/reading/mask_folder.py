@@ -174,9 +174,9 @@ def open_split(
 ) -> SegmentationFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`.
 
-  Its masks mean what those of "train" mean. They are resized to `size`, or keep
-  their own. Raises ValueError if there is no such folder, image or mask, or the
-  training masks have fewer than two classes.
+  Its masks mean what those of "train" mean. They are resized to `size`; without
+  it, they keep their own size. Raises ValueError if there is no such folder,
+  image or mask, or the training masks have fewer than two classes.
   """
   del labels
   return open_split_like_train(_opener(settings, size), split)

@@ -27,7 +27,7 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
   names; of a folder, which is searched at any depth for images of all kinds
   that are read; or a pattern such as "photos/**/*.jpg" that matches such files
   and folders. Hidden files have to be named in full. The masks in a folder of
-  images and masks are left out, as `say_left_out` says.
+  images and masks are left out; `say_left_out` prints which.
   """
   for name in _as_paths(names):
     yield from _files_of(os.path.expanduser(name))

@@ -30,7 +30,8 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
 LOOKED_AT = 48  # Files that are read as a folder is opened.
-_ZERO_IS_UNKNOWN = ("depth", "disparit")  # Beginnings of names of targets.
+# Beginnings of the names of targets of which 0 is usually unknown.
+_ZERO_IS_UNKNOWN = ("depth", "disparit")
 _LEVELS = 255  # The greatest value of 8 bits.
 _FEW = 4  # Files of a folder of masks that are looked at.
 _MOST_CLASSES = 256  # The most values of a picture that may be classes.
@@ -285,8 +286,9 @@ def open_split(
 ) -> NumberFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`.
 
-  Targets are read as those of "train" are. They are resized to `size`, or keep
-  their own. Raises ValueError if there is no such folder, image or target.
+  Targets are read as those of "train" are. They are resized to `size`; without
+  it, they keep their own size. Raises ValueError if there is no such folder,
+  image or target.
   """
   del labels
   return open_split_like_train(_opener(settings, size), split)

@@ -169,7 +169,11 @@ def _images_are_there(path: str, settings: DataSettings) -> bool:
 
 
 def _tells_labels(path: str, settings: DataSettings, labels: Labels) -> bool:
-  """Whether a file says by itself which of its columns have the labels."""
+  """Whether a file says by itself which of its columns have the labels.
+
+  It does if only one column may have them, if all have 0 and 1, or if the names
+  of some of the columns, but not all of them, are usual ones.
+  """
   first = [*itertools.islice(cells_of(path, settings.file_column), LOOKED_AT)]
   rows = [row.by_column for row in first]
   others = label_candidates(path, rows, settings) if rows else []

@@ -110,6 +110,11 @@ class PairedFolder(Source):
     return len(self._pairs)
 
   def __getitem__(self, index: int) -> Example:
+    """The example at `index`, whose label has been resized if there is a size.
+
+    Raises UnreadableImageError or ValueError for a file that cannot be read, or
+    does not fit its image.
+    """
     image, beside = self._pairs[index]
     encoded = read_file(image)
     label = self._read(beside)
@@ -192,7 +197,9 @@ def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
   places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
   turned = []
   for place in places.astype(int).tolist():
-    with contextlib.suppress(Exception):  # Decoding it will report the error.
+    with contextlib.suppress(
+      Exception
+    ):  # Decoding the image reports the error.
       with Image.open(io.BytesIO(read_file(images[place]))) as image:
         orientation = of_picture(image)
         if orientation in (2, 3, 4) or (
@@ -221,7 +228,7 @@ def _check_proportions(
   try:
     height, width = image_size(encoded)
   except UnreadableImageError:
-    return  # Decoding it will report the error.
+    return  # Decoding the image reports the error.
   if abs(mask[0] * width - mask[1] * height) <= width + height:
     return
   is_turned = _orientation(encoded) in QUARTER_TURNS
@@ -241,7 +248,7 @@ def _check_proportions(
 
 def _orientation(encoded: bytes) -> int:
   """How an image is to be turned, as Exif numbers it; 1 if that is unknown."""
-  with contextlib.suppress(Exception):  # Decoding it reports the error.
+  with contextlib.suppress(Exception):  # Decoding the image reports the error.
     with Image.open(io.BytesIO(encoded)) as image:
       return of_picture(image)
   return 1

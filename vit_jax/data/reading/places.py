@@ -58,6 +58,6 @@ def refuse_run(path: str) -> None:
   raise ValueError(
     f"{run!r} is the folder of a run, not of images: give the images or the "
     "configuration that it was trained on. With these, its settings and "
-    f"--workdir {run} its training goes on; --pretrained {run} starts another "
-    "run from its weights."
+    f"--workdir {run} you can go on with its training; --pretrained {run} "
+    "starts another run from its weights."
   )

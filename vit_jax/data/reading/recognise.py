@@ -118,6 +118,8 @@ def recognise_file(
     return _recognise_column(classes[0], rows)
   others = label_candidates(place, rows[:LOOKED_AT], settings)
   found = _recognise_chosen(others, rows, settings)
+  # Several columns of classes are not to be named: either each row has a single
+  # 1, which is seen without their names, or one has to choose among them.
   if not found.why and len(others) > 1:
     return found
   return found._replace(columns=tuple(others))

@@ -59,6 +59,7 @@ class SeveralLabels(Labels):
   def fit(
     self, columns: Sequence[str], rows: Sequence[Row]
   ) -> tuple[Names, Encode]:
+    """As `Labels.fit`, for a column of each label, or one column of lists."""
     if len(columns) > 1:
       return tuple(columns), functools.partial(_flags, columns)
     read = functools.partial(_read_labels, columns[0])
@@ -201,6 +202,7 @@ class _Meaning:
     return [*map(self._read, cells)]
 
   def _read(self, cell: Any) -> Any:
+    """One cell, as `read` gives it."""
     text = plain(cell)
     if text in self.unknown:
       return UNKNOWN

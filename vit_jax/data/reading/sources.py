@@ -108,7 +108,9 @@ def open_source(
   ['id', 'image', 'label']
   """
   if split not in ("train", "eval", "test"):
-    raise ValueError(f'split={split!r} is unknown; use "train" or "eval".')
+    raise ValueError(
+      f'split={split!r} is unknown; use "train", "eval" or "test".'
+    )
   if not isinstance(settings, DataSettings):
     raise ValueError(
       f"data={quoted(settings)} is not the settings of data: give "
@@ -215,7 +217,7 @@ def check_classes(source: Source, what: str) -> None:
   if label_spec(source) != CLASS:
     raise ValueError(
       f"{what} takes one class for each image, and {source.name} is read with "
-      "another data.task: leave that out."
+      "another data.task: leave data.task out."
     )
 
 

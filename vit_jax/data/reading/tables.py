@@ -245,6 +245,7 @@ class _Records:
     chosen: str | None,
     is_there: Callable[[str], bool],
   ):
+    """`chosen` is the `file_column` of `cells_of`, and `is_there` the same."""
     self._path = path
     self._lines = lines
     self._delimiter = delimiter
@@ -254,6 +255,7 @@ class _Records:
     self._key = 0  # The place of the column of the images' names.
 
   def __iter__(self) -> Iterator[list[str]]:
+    """Yields the cells of each row, the first of which names the columns."""
     reader = self._reader()
     while True:
       self._lines.taken.clear()

@@ -106,8 +106,8 @@ def open_tokenizer(
     folder: The folder of the weights.
     family: The name of the text tower's family, such as "SigLIP".
     clean: How open_clip changes texts first: "" for not at all, "whitespace",
-      "lower" or "canonicalize". Its repair of wrong encodings is left out, with
-      a note, if ftfy is not installed.
+      "lower" or "canonicalize". If ftfy is not installed, open_clip's repair of
+      wrong encodings is left out, and a note says so.
   """
   config = read_json(folder / CONFIG)
   own = [folder / name for name in PIECES if (folder / name).exists()]
@@ -299,7 +299,7 @@ def _with_bounds(
 
   def encode(texts: Sequence[str]) -> list[list[int]]:
     for number, text in enumerate(texts, 1):
-      if 4 * len(text) > longest:
+      if 4 * len(text) > longest:  # A character has at most 4 bytes.
         raise ValueError(
           f"text {number} of {len(texts):,} has {len(text):,} characters, more "
           f"than the {longest // 4:,} that {path} takes: shorten it."
@@ -307,7 +307,7 @@ def _with_bounds(
     try:
       rows = tokens(texts) if texts else []
     except ValueError:
-      for text in texts:  # The line names the one that fails.
+      for text in texts:  # The error then names the text that fails.
         _check_characters(text)
         tokens([text])
       raise

@@ -44,6 +44,7 @@ class Census:
   """
 
   def __init__(self, num_masks: int, classes: Classes | None):
+    """`classes` are those that a file names; None without the file."""
     self.num_masks = num_masks
     self.num_looked_at = 0
     self.counts: dict[Key, np.ndarray] = {}
@@ -145,7 +146,7 @@ def _look_at_readable(found: Census, masks: Iterable[bytes]) -> None:
     try:
       found.look(path)
     except UnreadableImageError:
-      continue  # Reading it for the run reports the error.
+      continue  # Reading the mask for the run reports the error.
 
 
 def _evenly_spaced(masks: Sequence[bytes], most: int) -> list[bytes]:

@@ -174,7 +174,7 @@ def lines(found: Census, meaning: Meaning) -> list[str]:
       table = meaning.classes_of_palette(np.frombuffer(palette, np.int32))
     for number in np.flatnonzero(counts).tolist():
       k = int(table[number])
-      if k == STRANGE:  # Reading it for the run reports the error.
+      if k == STRANGE:  # Reading such a mask for the run reports the error.
         values[f"{number} (not in {CLASSES})"] += int(counts[number])
         continue
       name = NO_CLASS if k == none else names[k]

@@ -103,10 +103,11 @@ class Meaning:
     table = np.full(size, STRANGE, np.int32)
     table[: len(numbers)] = np.where(numbers == NONE, none, numbers)
     if self.white:
+      # The number 1 is class 1 in masks of 1 bit, where it is white.
       table[1] = 1 if kind == "bits" else STRANGE
       table[[number for number in WHITE if number < size]] = 1
       return table
-    if self.doubtful:
+    if self.doubtful:  # White stays unknown.
       return table
     if len(numbers) <= IGNORED or self.earlier:
       table[IGNORED] = none

@@ -104,12 +104,12 @@ def find_places(
   within: dict[str, Places] = {}
   for split, name in by_split.items():
     folder = os.path.join(root, name)
-    one = find_folders(folder, subfolders(folder), kind)
-    one = one or _pair_of_split(root, names, split, kind)
-    if one is None:
+    pair = find_folders(folder, subfolders(folder), kind)
+    pair = pair or _pair_of_split(root, names, split, kind)
+    if pair is None:
       continue
-    above = folder if one.images in subfolders(folder) else root
-    images, masks = (os.path.join(above, name) for name in one)
+    above = folder if pair.images in subfolders(folder) else root
+    images, masks = (os.path.join(above, name) for name in pair)
     within[split] = Places(images, masks)
   if "train" in within:
     lost = [name for split, name in by_split.items() if split not in within]

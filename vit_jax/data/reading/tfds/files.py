@@ -126,7 +126,10 @@ def check_config_name(name: Any, folder: Any) -> None:
 
 
 def _as_proto(value: dict[str, Any]) -> Any:
-  """Parses a feature of features.json; until TFDS 4.3 "type" was its class."""
+  """Parses a feature of features.json.
+
+  Until TFDS 4.3, the feature's class was under "type".
+  """
   if "type" not in value:
     return json_format.ParseDict(value, _FEATURE_PROTO.Feature())
   feature = _FEATURE_PROTO.Feature(python_class_name=value["type"])
