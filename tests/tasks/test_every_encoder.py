@@ -132,7 +132,6 @@ QUICKLY = {
   "xla_backend_optimization_level": 0,
   "xla_llvm_disable_expensive_passes": True,
 }
-QUICK = {("segmentation", "radio")}  # The others take two to five seconds.
 
 
 def tiny_encoder(name, **fields):
@@ -247,13 +246,9 @@ def save_and_restore(state, folder):
     return checkpoints.restore(1, saved.shapes(state))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  "objective, encoder",
-  [
-    pytest.param(*cell, marks=[] if cell in QUICK else pytest.mark.slow)
-    for cell in CELLS
-    if cell not in REFUSED
-  ],
+  "objective, encoder", [cell for cell in CELLS if cell not in REFUSED]
 )
 def test_it_trains_goes_on_to_the_bit_and_gives_its_encoder(
   objective, encoder, tmp_path
