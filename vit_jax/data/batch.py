@@ -29,9 +29,9 @@ Only batches of images of any size have it.
 """
 
 BANDS = "bands"
-"""Name of the array that says which of its bands an image has.
+"""Name of the array that says which of the run's bands an image has.
 
-Only batches for models that need not have all bands have it.
+Only batches for models that do not need all bands have it.
 """
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.

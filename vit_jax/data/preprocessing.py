@@ -142,6 +142,10 @@ class Preprocessing:
     return self._cut(make_train_transform(size, settings, self.spec))
 
   def _cut(self, transform: ImageTransform) -> ImageTransform:
+    """The transform, followed by the cut into patches or to `image_size`.
+
+    With `some_bands`, it also takes files that lack bands.
+    """
     if self.patches is not None:
       from vit_jax.data.transforming.patches import IntoPatches
 

@@ -165,9 +165,9 @@ def _read_samples(
       labels = _labels(tar, members, key, path)
       stems = labels or _stems_of_captions(members, key)
       chosen = _choose_images(images, stems, path)
-      names = {name: stem for stem, name in chosen.items()}
-      for name in filter(names.__contains__, images):
-        stem = names[name]
+      stem_of = {name: stem for stem, name in chosen.items()}
+      for name in filter(stem_of.__contains__, images):
+        stem = stem_of[name]
         captions, why = _find_captions(tar, members, stem)
         if why:
           lacks.caption = lacks.caption or f"{path}: {name} {why}."

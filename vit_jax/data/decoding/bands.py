@@ -19,8 +19,8 @@ class FileBands(NamedTuple):
   """The bands of a file.
 
   Attributes:
-    names: The name of each; "" for one that the file does not name.
-    are_colours: Whether the first three are red, green and blue.
+    names: The name of each band; "" for a band that the file does not name.
+    are_colours: Whether the first three bands are red, green and blue.
   """
 
   names: tuple[str, ...]
@@ -28,10 +28,11 @@ class FileBands(NamedTuple):
 
 
 def file_bands(encoded: bytes, channels: int) -> FileBands:
-  """The bands of an image file, for a run of so many channels.
+  """The bands of an image file, for a run of `channels` bands.
 
   TIFF files may name them, as GDAL writes the descriptions of bands. All other
-  files are read as RGB; a PNG file of RGBA has four bands if a run has, too.
+  files are read as RGB; but if the run has four bands, a PNG file of RGBA has
+  four as well.
 
   Raises UnreadableImageError if the file is damaged, or tifffile is needed and
   not installed.

@@ -124,6 +124,7 @@ def _copies(
   others' names, but not all.
   """
   all_names = {*names}
+  # The folders that hold two of the others' names or more, and these names.
   repeated = {}
   for name, (place, inside) in insides.items():
     # A copy of the data may have splits, with the classes inside of train.

@@ -109,6 +109,7 @@ class ImageFolder(ImageFiles):
     find = layouts.find_layout if labels else layouts.find_unlabelled_layout
     layout = find(base)
     evaluation = layout.evaluation(eval_split)
+    # None for a part of the training images, which is held out below.
     chosen = evaluation if split == "eval" else split
     self.split = chosen or "held out"
     if self.split != "train":

@@ -103,6 +103,7 @@ def open_folder(
     parts[row.split or "train"].append(row)
   if not parts["train"]:
     fail(path, "has no row with split=train")
+  # The split to evaluate on is chosen as for folders, by their `Layout`.
   place = os.fsencode(path)
   val, test = (place if parts[split] else None for split in ("val", "test"))
   layout = Layout(root=place, train=place, val=val, test=test)

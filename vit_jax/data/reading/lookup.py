@@ -61,9 +61,13 @@ class Lookup:
     if b"\\" in name and not self._is_file(name):
       name = name.replace(b"\\", b"/")
     lacks = not self._ending(name)
-    for ending in (*self._last, b"") if lacks else (b"",):
+    endings = (b"",)
+    if lacks:  # Likely it lacks the same ending as the name before.
+      endings = (*self._last, b"")
+    for ending in endings:
       if self._is_file(name + ending):
-        self._last = (ending,) if lacks else self._last
+        if lacks:
+          self._last = (ending,)
         return name + ending
     path = self._similar(name)
     if path is None or not self._is_file(path):
@@ -230,6 +234,7 @@ def _only_match(
   The candidates are alike in their plain form. `spelled` has them as they are
   compared with `name`, such as without their endings.
   """
+  # In the last form all candidates are alike.
   for form in (_compose_accents, _fold_case, _plain):
     same = [
       candidate

@@ -68,7 +68,7 @@ def _missing_line(name: str) -> str:
     return f"folder {name!r} holds no images ({endings})."
   hint = "" if glob.has_magic(name) else hints.hint_for_path(name)
   hint = hint or "give files, folders or quoted patterns."
-  if name.isidentifier():  # As "digits", which has no files.
+  if name.isidentifier():  # It may be a data set, as "digits" without files.
     hint += (
       " If it is the data set of a run, `vit_jax evaluate RUN --per_class` "
       "tells what the run answers."
@@ -117,7 +117,7 @@ def _files_of_table(path: str, root: str = "") -> Iterator[str]:
   root = os.path.expanduser(root) or os.path.dirname(path)
   names = [*image_names(path, DataSettings(labels_file=path, root=root or "."))]
   holding = folders_of_all(root, [*map(os.fsencode, names)])
-  if len(holding) == 1:  # As in training.
+  if len(holding) == 1:  # As in training, the only folder with all of them.
     root = os.path.join(root, os.fsdecode(holding[0]))
   lookup = Lookup(os.fsencode(root or "."))
   places = [lookup.find(os.fsencode(name)) for name in names]

@@ -1,7 +1,7 @@
-"""Files that have some of a run's bands, for models that need not have all.
+"""Files that have some of a run's bands, for models that do not need all.
 
-Such a model has a token for each channel of a patch, and leaves out those of
-the bands that an image lacks.
+Such a model has a token for each channel of a patch, and leaves out the tokens
+of bands that an image lacks.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _LOOKED_AT = 256  # Images whose headers tell which bands are missing.
 
 @dataclasses.dataclass(frozen=True)
 class SomeBands(ImageTransform):
-  """Images with the bands that their files have; the others are 0.
+  """Images with the bands that their files have; the run's other bands are 0.
 
   `image` has all bands of the run, and `bands`, booleans (C,), says which of
   them the file has. A file's bands are those whose names it holds, as GDAL
@@ -38,7 +38,7 @@ class SomeBands(ImageTransform):
 
   images: Any
   names: tuple[str, ...]
-  topic: ClassVar[str] = "bands"  # Of the line that `about` gives.
+  topic: ClassVar[str] = "bands"  # The topic of the line that `about` gives.
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
@@ -49,7 +49,7 @@ class SomeBands(ImageTransform):
     return {**super().spec, BANDS: ArraySpec((len(self.names),), bool)}
 
   def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
-    """The pixels of an image, uint8 (H, W, C), 0 in bands that it lacks."""
+    """The pixels of an image, uint8 (H, W, C), 0 in bands that are missing."""
     return self._pixels_and_bands(as_file(image), *rng)[0]
 
   def row(
@@ -79,7 +79,10 @@ class SomeBands(ImageTransform):
   def _pixels_and_bands(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels, and which bands the file has."""
+    """The pixels, and which bands the file has, as the arrays of `row`.
+
+    Raises UnreadableImageError as `places_of_bands`, or for a damaged file.
+    """
     bands = file_bands(encoded, len(self.names))
     found = places_of_bands(bands, self.names)
     images = _with_channels(self.images, len(bands.names))
@@ -92,7 +95,7 @@ class SomeBands(ImageTransform):
 
 
 def _with_channels(transform: Any, channels: int) -> Any:
-  """A transform of `transforms` for files of as many bands, as stored."""
+  """The transform for files of `channels` bands, which are read as stored."""
   if hasattr(transform, "transform"):  # `UpperLeft`
     inner = _with_channels(transform.transform, channels)
     return dataclasses.replace(transform, transform=inner)
@@ -101,11 +104,12 @@ def _with_channels(transform: Any, channels: int) -> Any:
 
 
 def places_of_bands(bands: FileBands, names: Sequence[str]) -> dict[int, int]:
-  """For each band of a file that a run has, its place among the run's `names`.
+  """The places of a file's bands among a run's bands, which have these `names`.
 
-  Bands are compared by their names, without regard to case. Raises
-  UnreadableImageError if the file has none of the run's bands, or nobody knows
-  which it has.
+  Returns the place in the run by the place in the file; bands that only one of
+  them has are left out. Bands are compared by their names, without regard to
+  case. Raises UnreadableImageError if the file has none of the run's bands, or
+  nothing says which bands it has.
   """
   wanted = [name.lower() for name in names]
   unnamed: Sequence[str] = ()  # The names where the file gives none.

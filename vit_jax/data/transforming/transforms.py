@@ -374,7 +374,7 @@ class _EvalTransform(_ResizingTransform):
     if shape != (h, w):
       image = resize_by_settings(image, (h, w), self.settings)
     H, W = size
-    if h < H or w < W:
+    if h < H or w < W:  # By `longest_ratio`.
       image = _pad(image, size)
       above, before = (max(0, S - s) // 2 for S, s in ((H, h), (W, w)))
       h, w = image.shape[:2]

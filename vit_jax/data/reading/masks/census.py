@@ -83,7 +83,7 @@ class Census:
   def numbers(
     self, *, bits: bool, leave_out: frozenset[str] = frozenset()
   ) -> set[int]:
-    """The numbers in masks of 1 bit, or in those of the other kinds.
+    """The numbers in masks of 1 bit if `bits`, else in masks of other kinds.
 
     Kinds in `leave_out` do not count.
     """

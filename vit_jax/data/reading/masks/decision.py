@@ -97,8 +97,8 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   none = ignored_label(meaning.count)
   agree, all_numbers, strange = True, True, None
   by_numbers_more = 0  # Pixels, below 0 if colours give more of them a class.
-  for (one, palette), counts in found.counts.items():
-    if one != kind:
+  for (counted_kind, palette), counts in found.counts.items():
+    if counted_kind != kind:
       continue
     used = np.flatnonzero(counts)
     table = meaning.classes_of_palette(np.frombuffer(palette, np.int32))
@@ -109,7 +109,7 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
       by_numbers_more += sign * int(counts[used[has_class]].sum())
     if (colours == STRANGE).any():
       number = int(used[colours == STRANGE][0])
-      strange = strange or found.first[(one, palette), number]
+      strange = strange or found.first[(kind, palette), number]
     else:
       agree &= bool((numbers == colours).all())
   if strange is None:

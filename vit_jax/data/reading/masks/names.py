@@ -113,7 +113,7 @@ def find_places(
     within[split] = Places(images, masks)
   if "train" in within:
     lost = [name for split, name in by_split.items() if split not in within]
-    if [*within] == ["train"]:  # A part of it is held out.
+    if [*within] == ["train"]:  # A part of its images is held out.
       within = {"": within["train"]}
     return within, [
       _left_out_line(os.path.join(root, name), kind) for name in lost
@@ -194,7 +194,7 @@ def _places_by_split(
       lines.append(_left_out_line(folder, kind))
     else:
       raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
-  if [*found] == ["train"] and not earlier:  # A part of it is held out.
+  if [*found] == ["train"] and not earlier:  # A part of its images is held out.
     found = {"": found["train"]}
   return found, lines
 
