@@ -1,16 +1,22 @@
 """Batches hold the arrays that transform and source name, of any type."""
 
+import dataclasses
+import itertools
+
 import numpy as np
 import pytest
 
-from tests.data.numbered import Numbered, assert_same
+from tests.data.numbered import Numbered, assert_same, train
 from tests.rows import some_slow
 from vit_jax import data
 from vit_jax.data.batch import (
   ArraySpec,
+  Mixture,
   allocate,
+  as_transform,
   batch_spec,
   batches_in_memory,
+  by_share,
   size_in_memory,
 )
 from vit_jax.data.batching.batches import UNREADABLE, EvalBatches, TrainBatches
@@ -114,6 +120,87 @@ def test_arrays_that_share_memory_do_not_touch():
     assert (array == wanted).all()
     assert array.__array_interface__["data"][0] % array.dtype.itemsize == 0
   assert allocate(spec).keys() == spec.keys()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized:
+  """An array of n values of an image's own random numbers, and n x n zeros."""
+
+  n: int
+
+  @property
+  def spec(self):
+    arrays = {
+      "image": ArraySpec((self.n, 3)),
+      "second": ArraySpec((9 - self.n,)),
+    }
+    # Some batches lack it.
+    return arrays | ({"square": ArraySpec((self.n,) * 2)} if self.n > 2 else {})
+
+  def row(self, example, *rng):
+    return {
+      name: rng[0].integers(0, 256, one.shape)
+      for name, one in self.spec.items()
+    }
+
+
+SHARES = (0.3, 0.6, 0.1)
+SIZED = Mixture((Sized(2), Sized(3), Sized(5)), SHARES)
+
+
+def test_each_transform_makes_its_share_of_the_batches():
+  """Within 4 standard deviations of a binomial distribution."""
+  count = 1_000
+  for seed in (0, 1, 2**63 - 1):
+    drawn = [SIZED.of_batch(seed, k).n for k in range(count)]
+    assert drawn == [SIZED.of_batch(seed, k).n for k in range(count)]
+    for one, share in by_share(SIZED):
+      bound = 4 * np.sqrt(count * share * (1 - share))
+      assert abs(drawn.count(one.n) - count * share) < bound
+    # A batch's size tells nothing of the next one's.
+    pairs = sum(a == b for a, b in itertools.pairwise(drawn)) / (count - 1)
+    same = np.square(SHARES).sum()
+    assert abs(pairs - same) < 4 * np.sqrt(same * (1 - same) / count)
+  assert drawn != [SIZED.of_batch(0, k).n for k in range(count)]
+
+
+def test_a_batch_is_that_of_the_transform_that_is_drawn():
+  """Wherever the run starts, and whichever host has the rows."""
+  source = Numbered(20)
+  batches = train(source, 12, SIZED)
+  shapes = {one["image"].shape for one in batches}
+  assert shapes == {(6, 2, 3), (6, 3, 3), (6, 5, 3)}
+  for k, batch in enumerate(batches):
+    one = SIZED.of_batch(3, k)
+    assert_same([batch], train(source, 1, one, first_batch=k))
+    assert batch["image"].shape == (6, one.n, 3)
+    assert ("square" in batch) == (one.n > 2)
+  assert_same(batches[5:], train(source, 7, SIZED, first_batch=5))
+  halves = [
+    train(source, 12, SIZED, process_index=i, process_count=2) for i in (0, 1)
+  ]
+  joined = [
+    {k: np.concatenate([a[k], b[k]]) for k in a}
+    for a, b in zip(*halves, strict=True)
+  ]
+  assert_same(batches, joined)
+  assert as_transform(SIZED, source, train=True) is SIZED
+  with pytest.raises(NotImplementedError):
+    SIZED.row(source[0])
+
+
+@pytest.mark.parametrize("num_workers", some_slow([1, 2], [1]))
+def test_batches_of_several_shapes_come_from_processes_too(num_workers):
+  """They share memory for the largest of each array, and it is used again."""
+  assert {k: one.shape for k, one in SIZED.spec.items()} == {
+    "image": (5, 3),
+    "second": (7,),
+    "square": (5, 5),
+  }
+  assert_same(
+    train(Numbered(20), 12, SIZED),
+    train(Numbered(20), 12, SIZED, num_workers=num_workers),
+  )
 
 
 def test_a_subset_has_the_labels_of_its_source():

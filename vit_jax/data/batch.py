@@ -35,6 +35,7 @@ Only batches for models that do not need all bands have it.
 """
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
+_MIXED = 2  # After the seed and a batch's number, where no other draw has it.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,55 @@ class Transform(Protocol):
     Raises UnreadableImageError if the image cannot be decoded.
     """
     ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+  """Transforms that make arrays of different shapes; each batch takes one.
+
+  The seed and the batch's number decide which, so every host and a run that is
+  resumed take the same. It is a `Transform` for its `spec` alone.
+
+  Attributes:
+    transforms: Transforms whose arrays differ in their shapes.
+    shares: The share of the batches that each of them makes; they sum to 1.
+  """
+
+  transforms: tuple[Transform, ...]
+  shares: tuple[float, ...]
+
+  @property
+  def spec(self) -> Spec:
+    """The largest of each array: those of a batch have at most as many bytes.
+
+    A batch may also lack some of them.
+    """
+    arrays: dict[str, ArraySpec] = {}
+    for transform in self.transforms:
+      for name, array in transform.spec.items():
+        arrays[name] = max(
+          arrays.get(name, array), array, key=lambda one: one.nbytes
+        )
+    return arrays
+
+  def row(
+    self, example: Example, *rng: np.random.Generator
+  ) -> Mapping[str, Any]:
+    """Raises NotImplementedError: the result of `of_batch` makes the rows."""
+    raise NotImplementedError
+
+  def of_batch(self, seed: int, number: int) -> Transform:
+    """The transform of the batch of this number."""
+    rng = np.random.default_rng((seed, number, _MIXED))
+    place = np.searchsorted(np.cumsum(self.shares), rng.random(), side="right")
+    return self.transforms[min(int(place), len(self.transforms) - 1)]
+
+
+def by_share(transform: Transform) -> list[tuple[Transform, float]]:
+  """The transforms that make batches, each with its share of the batches."""
+  if not isinstance(transform, Mixture):
+    return [(transform, 1.0)]
+  return [*zip(transform.transforms, transform.shares, strict=True)]
 
 
 class ImageTransform:
@@ -217,6 +267,14 @@ def _arrays(
     flat = np.frombuffer(memory, array.dtype, count=count, offset=start)
     yield name, flat.reshape(array.shape)
     start += _aligned_size(array.nbytes)
+
+
+def part_of(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+  """The first values of an array, as an array of a shape that is no larger.
+
+  It shares the array's memory, which must be contiguous.
+  """
+  return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 def _aligned_size(size: int) -> int:

@@ -17,11 +17,13 @@ from vit_jax.data.batch import (
   SKIPPED,
   ArraySpec,
   Batch,
+  Mixture,
   Transform,
   allocate,
   batch_spec,
   check_names,
   label_spec,
+  part_of,
   put,
   row_spec,
 )
@@ -56,7 +58,10 @@ class _Batches:
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """The `ArraySpec` of each array of this host's rows of a batch."""
+    """The `ArraySpec` of each array of this host's rows of a batch.
+
+    If batches differ in their shapes, they are those of `Mixture.spec`.
+    """
     row = row_spec(self.transform, label_spec(self.source))
     return batch_spec(row, len(self.rows))
 
@@ -98,7 +103,8 @@ class TrainBatches(_Batches):
   (entry p % n of the epoch's order), and the key (seed, p) of the random
   numbers that augment it. With `repeats`, batch k has m = ceil(batch_size /
   repeats) examples, those of the positions k * m on, and row r shows the one at
-  r % m. Copies of an example are far apart, since Mixup mixes neighbours.
+  r % m. Copies of an example are far apart, since Mixup mixes neighbours. Of a
+  `Mixture`, (seed, k) decides which transform makes batch k.
   """
 
   seed: int
@@ -110,6 +116,13 @@ class TrainBatches(_Batches):
     An example is drawn, read, and made into the arrays of a row by the
     transform's `row`, with random numbers of its own.
     """
+    if isinstance(self.transform, Mixture):
+      chosen = self.transform.of_batch(self.seed, k)
+      batches = dataclasses.replace(self, transform=chosen)
+      if out is not None:
+        spec = batches.spec
+        out = {name: part_of(out[name], spec[name].shape) for name in spec}
+      return batches.compute(k, out)
     first = k * self.batch_size
     positions = range(first + self.rows.start, first + self.rows.stop)
     indices = self._indices(k, positions)

@@ -26,7 +26,13 @@ from typing import Any
 import cloudpickle
 import cv2
 
-from vit_jax.data.batch import Batch, Spec, batches_in_memory, size_in_memory
+from vit_jax.data.batch import (
+  Batch,
+  Spec,
+  batches_in_memory,
+  part_of,
+  size_in_memory,
+)
 from vit_jax.data.batching.batches import UNREADABLE
 from vit_jax.runtime import hints
 
@@ -59,7 +65,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     """Starts to prepare batches from number `first` on.
 
     They are endless: `batches.compute(number, out)` returns one, and writes
-    the arrays that `spec` names to `out` if that is given. Each worker process
+    the arrays that `spec` names to `out` if that is given. A batch may have
+    smaller arrays than `spec`, parts of those in `out`. Each worker process
     gets a copy, and with 0 workers a thread prepares them. Processes send what
     `spec` does not name through a pipe, which is slower.
     """
@@ -206,8 +213,9 @@ class _Process:
       ) from None
     if isinstance(received, BaseException):
       raise received
-    slot, other_arrays = received
-    arrays = {name: array.copy() for name, array in self._slots[slot].items()}
+    slot, shapes, other_arrays = received
+    places = self._slots[slot]
+    arrays = {k: part_of(places[k], shapes[k]).copy() for k in shapes}
     self._send(slot)
     return {**arrays, **other_arrays}
 
@@ -251,7 +259,8 @@ def _main(
       batch = batches.compute(number, places[slot])
       other_names = batch.keys() - spec.keys()
       other_arrays = {name: batch[name] for name in other_names}
-      connection.send((slot, other_arrays))
+      shapes = {name: batch[name].shape for name in spec if name in batch}
+      connection.send((slot, shapes, other_arrays))
   except Exception as error:
     _send_error(connection, error)
 
