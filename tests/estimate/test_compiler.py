@@ -2,6 +2,7 @@
 
 import json
 import types
+from typing import Any
 
 import jax
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from configs import digits, pretrain
 from tests import commands, encoders
 from vit_jax.estimate import compiler
+from vit_jax.estimate.__main__ import _table as estimated_table
 from vit_jax.estimate.__main__ import suggestion
 from vit_jax.models import partitioning, tpu
 from vit_jax.run import build
@@ -34,6 +36,41 @@ def _forward(S, N, P, D, M, L):
 
 # Ti/4 as configs/digits.py has it, at 8 x 8.
 DIGITS = _forward(4, 4, 48, 64, 128, 4)
+
+
+def test_of_several_programs_the_one_that_needs_most_memory_is_shown(
+  monkeypatch,
+):
+  """The command line prints how many there are; else the row is its own."""
+  plan: Any = types.SimpleNamespace(
+    preprocessing=types.SimpleNamespace(patches=None)
+  )
+  every = [
+    compiler.Lowered(f"{size} GiB", gflops, plan, plan)
+    for size, gflops in ((3, 10.0), (9, 5.0), (6, 20.0))
+  ]
+
+  def cost(step, chip, mesh, images, gflops):
+    peak = float(step.split()[0])
+    gib = {"peak": peak, "of": 16, "arguments": 1, "temporaries": peak - 1}
+    row = dict(hbm_gib=gib, model_tflop=gflops, chips=4, mesh={"data": 4})
+    row |= dict(images_per_chip=images, compiled_tflop=1, mcycles=2, mfu=None)
+    row |= dict(collectives={}, without_estimate={}, by_op=[])
+    return {**row, "compile_seconds": 1, "topology": "v5e:2x2"}, step
+
+  monkeypatch.setattr(compiler, "lower", lambda *_: every)
+  monkeypatch.setattr(compiler, "cost", cost)
+  settings = read(digits.get_config())
+  chip = compiler.CHIPS["v5e"]
+  row, text = compiler.estimate(settings, chip, [None] * 4, 10, 100)
+  assert text == "9 GiB" and row["hbm_gib"]["peak"] == 9
+  assert (row["programs"], row["model_tflop"]) == (3, 5.0)
+  line = (
+    "programs       3, for batches of several sizes; these figures are thos"
+  )
+  assert line in estimated_table(row)
+  del row["programs"]  # A row of a search that an earlier version began.
+  assert "programs" not in estimated_table(row)
 
 
 @pytest.mark.slow
@@ -161,7 +198,7 @@ def test_every_task_can_be_estimated(changes, label, forward, tmp_path):
     mesh = sharding.make_mesh(devices=devices)
     found = compiler.lower_forward(settings, mesh, 5)
   else:
-    found = compiler.lower(settings, devices, 5, 1_000)
+    (found,) = compiler.lower(settings, devices, 5, 1_000)
   text = found.step.as_text()
   assert f"tensor<{'64x8x8x3xui8' if forward else label}>" in text
   assert found.gflops > 0

@@ -53,7 +53,7 @@ def test_rows_of_several_images(config):
   config.data.update(images_per_row=2, row_tokens=15, min_tokens=3)
   settings = read(config)
   devices = jax.devices()[:2]
-  lowered = compiler.lower(settings, devices, 2, 24)
+  (lowered,) = compiler.lower(settings, devices, 2, 24)
   packing = lowered.plan.packing
   assert "tensor<12x15x192xui8>" in lowered.step.as_text()
   found = padding.shares(settings, SIZE, packing, tflop=2.0)

@@ -243,6 +243,18 @@ def test_a_process_that_compiles_for_longer_is_waited_for():
   assert [code for code, _ in _pair(script)] == [0, 0]
 
 
+def test_processes_wait_for_each_other_once_for_each_shape(monkeypatch):
+  met = []
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  monkeypatch.setattr(hosts, "_barrier_function", lambda: None)
+  monkeypatch.setattr(hosts, "meet", met.append)
+  total = hosts.compile_together(jax.jit(lambda x, y: x.sum() + y["z"].sum()))
+  for n in (2, 3, 2, 3, 4):
+    found = total(np.ones(5, np.float32), {"z": np.ones(n, np.float32)})
+    assert float(found) == 5 + n
+  assert met == ["compiled"] * 3
+
+
 @pytest.mark.slow
 def test_a_process_that_fails_does_not_wait_for_the_others():
   script = (

@@ -176,22 +176,24 @@ def test_a_step_is_traced_before_the_work_and_compiled_beside_it():
       assert compiling.wait(10)
       raise ValueError("the call raises it again")
 
-  with sharding.compile_meanwhile(Step(), "state", "batch") as step:
+  with sharding.compile_meanwhile(Step(), ("state", "batch")) as step:
     assert seen[0] == (("state", "batch"), True)
     compiling.set()
-  assert seen[1:] == [True] and step.program is None
+  assert seen[1:] == [True] and step.programs == []
 
 
 def test_the_program_is_there_after_the_work():
   jitted = jax.jit(lambda x: x + 1)
-  with sharding.compile_meanwhile(jitted, np.float32(0)) as step:
+  calls = [(np.zeros(n, np.float32),) for n in (2, 3)]
+  with sharding.compile_meanwhile(jitted, *calls) as step:
     pass
-  assert step.program(np.float32(1)) == 2
+  for (zeros,), program in zip(calls, step.programs, strict=True):
+    np.testing.assert_array_equal(program(zeros), zeros + 1)
 
 
 def test_a_step_that_cannot_be_traced_delays_no_work():
   def fail(*_):
     raise ValueError("the call raises it again")
 
-  with sharding.compile_meanwhile(types.SimpleNamespace(lower=fail)):
+  with sharding.compile_meanwhile(types.SimpleNamespace(lower=fail), ()):
     pass

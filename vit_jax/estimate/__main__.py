@@ -245,6 +245,11 @@ def _table(row: dict[str, Any]) -> str:
   }
   texts["collectives"] = texts["collectives"] or "nothing"
   text = [_TABLE.format(**row | texts)]
+  if row.get("programs", 1) > 1:
+    text.append(
+      f"programs       {row['programs']}, for batches of several sizes; these "
+      "figures are those of the one that needs the most memory"
+    )
   if row.get("padding"):
     from vit_jax.estimate import padding
 

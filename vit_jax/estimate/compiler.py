@@ -94,6 +94,9 @@ def estimate(
   """Compiles the train step; returns a row of its costs, and its program's
   text.
 
+  Where batches have several shapes, each has a program; `programs` says how
+  many, and the row is that of the one that needs the most memory.
+
   With `forward`, it compiles the prediction of a batch instead. The row's
   `fastest` says which settings the step took from `run.fastest`, if any. If
   images keep their proportions, `padding` has the result of `padding.shares`;
@@ -103,14 +106,16 @@ def estimate(
   """
   if forward:
     mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
-    lowered = lower_forward(settings, mesh, num_classes)
+    every = [lower_forward(settings, mesh, num_classes)]
   else:
-    lowered = lower(settings, devices, num_classes, num_examples)
-  images = settings.batch_size / len(devices)
-  row, text = cost(
-    lowered.step, chip, lowered.mesh, images=images, gflops=lowered.gflops
-  )
-  row |= {"fastest": lowered.fastest, "padding": None}
+    every = lower(settings, devices, num_classes, num_examples)
+  lowered, images = every[0], settings.batch_size / len(devices)
+  costs = [
+    cost(one.step, chip, one.mesh, images=images, gflops=one.gflops)
+    for one in every
+  ]
+  row, text = max(costs, key=lambda found: found[0]["hbm_gib"]["peak"])
+  row |= {"programs": len(every), "fastest": lowered.fastest, "padding": None}
   patches = lowered.plan.preprocessing.patches
   if patches is not None:
     from vit_jax.estimate import padding
@@ -189,8 +194,8 @@ def cost(
 
 def lower(
   settings: Settings, devices: list[Any], num_classes: int, num_examples: int
-) -> Lowered:
-  """Lowers the settings' train step.
+) -> list[Lowered]:
+  """Lowers the settings' train step, for each shape that a batch may have.
 
   Raises ValueError if the configuration cannot be built.
   """
@@ -201,8 +206,12 @@ def lower(
     devices=devices,
   ).checked()
   line = fastest.fastest_line(plan.settings, plan.task, plan.model, devices)
-  step, gflops = plan.lower_step(), plan.operations.step
-  return Lowered(step, gflops, plan.mesh, plan, line)
+  return [
+    Lowered(plan.jitted_step.lower(*shapes), work.step, plan.mesh, plan, line)
+    for shapes, work in zip(
+      plan.step_shapes, plan.operations_by_shape, strict=True
+    )
+  ]
 
 
 def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:

@@ -87,7 +87,7 @@ def train(
       writers.push(out.close)
       batches = _open_batches(plan, first, out, stack)
     if step is not None:
-      _check_memory(plan, step.program, display)
+      _check_memory(plan, step.programs, display)
     stack.callback(display.stop)
     start = time.perf_counter()
     spent.set_up()
@@ -152,6 +152,8 @@ def step_compiled(
 ) -> contextlib.AbstractContextManager[sharding.Compiling | None]:
   """Compiles the train step beside the work inside, unless no step is left.
 
+  It is compiled for every shape that a batch may have.
+
   `newest` is the step of the newest checkpoint, if there is one.
   """
   if newest == plan.lengths.total:
@@ -159,12 +161,18 @@ def step_compiled(
   return sharding.compile_meanwhile(plan.jitted_step, *plan.step_shapes)
 
 
-def _check_memory(plan: Plan, step: Any, display: Display) -> None:
-  """Prints a line if the free memory is too little for the compiled step."""
-  if step is None:  # It did not compile; calling it raises the error.
-    return
-  lacking = memory.find_shortage(step, plan.mesh.local_devices)
-  if lacking is not None:
+def _check_memory(
+  plan: Plan, programs: Sequence[Any], display: Display
+) -> None:
+  """Prints a line if the free memory is too little for the compiled step.
+
+  Of several programs, the line is on the one that needs the most. One that did
+  not compile is left out; calling it raises the error.
+  """
+  devices = plan.mesh.local_devices
+  every = [memory.find_shortage(program, devices) for program in programs]
+  if found := [shortage for shortage in every if shortage is not None]:
+    lacking = max(found)  # By the bytes that are needed.
     unit = sharding.batch_shards(plan.mesh) * plan.settings.parts
     recomputes = getattr(plan.model.trunk, "remat", "") == "none"
     size = plan.settings.batch_size

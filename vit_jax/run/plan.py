@@ -13,7 +13,15 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from vit_jax.data.batch import ArraySpec, Spec, batch_spec, label_spec, row_spec
+from vit_jax.data.batch import (
+  ArraySpec,
+  Spec,
+  Transform,
+  batch_spec,
+  by_share,
+  label_spec,
+  row_spec,
+)
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import BalancedClasses, Example, Source, sides
 from vit_jax.data.preprocessing import Preprocessing
@@ -237,28 +245,43 @@ class Plan:
       scoped_vmem_mib=self.settings.scoped_vmem_mib,
     )
 
-  def lower_step(self) -> Any:
-    """The jitted step, lowered for the shapes of its arguments."""
-    return self.jitted_step.lower(*self.step_shapes)
-
   @property
-  def step_shapes(self) -> tuple[Any, ...]:
-    """The shapes and shardings of the arguments of `jitted_step`."""
+  def step_shapes(self) -> list[tuple[Any, ...]]:
+    """The shapes and shardings of the arguments of `jitted_step`.
+
+    They are several where batches have several shapes, as in `by_share`.
+    """
     rows = sharding.batch_sharding(self.mesh)
-    batch = {
-      name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
-      for name, array in self.batch_spec.items()
-    }
-    return self.shapes, batch, *self.extras.frozen_params
+    batches = [
+      {
+        name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=rows)
+        for name, array in self._batch_spec(transform).items()
+      }
+      for transform, _ in by_share(self.train_transform)
+    ]
+    frozen = self.extras.frozen_params
+    return [(self.shapes, batch, *frozen) for batch in batches]
 
   @functools.cached_property
-  def operations(self) -> Operations:
-    """The operations of a train step for an image."""
-    found = step_gflops(
-      self.model, self.objective, self.extras, *self.step_shapes
-    )
+  def operations_by_shape(self) -> list[Operations]:
+    """The operations of a train step for an image, by `step_shapes`."""
     images = self.settings.data.images_per_row
-    return Operations(found.forward / images, found.step / images)
+    every = (
+      step_gflops(self.model, self.objective, self.extras, *shapes)
+      for shapes in self.step_shapes
+    )
+    return [
+      Operations(one.forward / images, one.step / images) for one in every
+    ]
+
+  @property
+  def operations(self) -> Operations:
+    """The operations of a train step for an image, the mean over batches."""
+    forward, step = 0.0, 0.0
+    shares = (share for _, share in by_share(self.train_transform))
+    for one, share in zip(self.operations_by_shape, shares, strict=True):
+      forward, step = forward + share * one.forward, step + share * one.step
+    return Operations(forward, step)
 
   @property
   def param_shapes(self) -> Any:
@@ -270,12 +293,19 @@ class Plan:
     """The parts that the model is made of."""
     return build.parts_of(self.model, self.preprocessing.image_shape)
 
-  @property
-  def batch_spec(self) -> Spec:
-    """The arrays of a batch to train on."""
-    transform = self.task.train_transform(
+  @functools.cached_property
+  def train_transform(self) -> Transform:
+    """The task's transform from an example to its arrays in a batch."""
+    return self.task.train_transform(
       self.preprocessing, self.settings.train_transform
     )
+
+  @property
+  def batch_spec(self) -> Spec:
+    """The arrays of a batch to train on, the largest of each if they vary."""
+    return self._batch_spec(self.train_transform)
+
+  def _batch_spec(self, transform: Transform) -> Spec:
     row = row_spec(transform, label_spec(self.source))
     if self.packing is not None:
       row = self.packing.spec(row)
@@ -291,7 +321,7 @@ class Plan:
     loader = build.open_loader(settings, self.preprocessing)
     return loader.train(
       self.shown,
-      self.task.train_transform(self.preprocessing, settings.train_transform),
+      self.train_transform,
       batch_size=settings.batch_size,
       seed=settings.seed,
       first_batch=first_batch,

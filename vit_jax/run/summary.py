@@ -53,11 +53,13 @@ def header(
   epochs = total * settings.batch_size / examples
   axes = " x ".join(f"{n} {axis}" for axis, n in plan.mesh.shape.items())
   devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
-  size = images.patches or "{} x {}".format(*images.image_size)
+  size = f"of {images.patches or '{} x {}'.format(*images.image_size)}"
+  if (programs := len(plan.step_shapes)) > 1:
+    size = f"on average; the step is compiled for {programs} sizes of crops"
   steps = f"{counted(total, 'step')} of {counted(settings.batch_size, 'image')}"
   rows = [
     ("devices", f"{devices}, mesh {axes}"),
-    ("model", f"{_model(plan)}, {gflops:.3g} GFLOP per image of {size}"),
+    ("model", f"{_model(plan)}, {gflops:.3g} GFLOP per image {size}"),
     ("data", plan.splits.found),
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
@@ -105,9 +107,7 @@ def header(
 
 def _about_images(plan: Plan) -> list[tuple[str, str]]:
   """The line of the transform's method `about`, if it has anything to say."""
-  transform: Any = plan.task.train_transform(
-    plan.preprocessing, plan.settings.train_transform
-  )
+  transform: Any = plan.train_transform
   if not hasattr(transform, "about"):  # One that adds texts holds the images'.
     transform = getattr(transform, "images", None)
   about = getattr(transform, "about", None)

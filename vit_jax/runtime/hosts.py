@@ -104,23 +104,24 @@ def compile_together(function: Any) -> Any:
   """A jitted function that waits in its first call until all have compiled it.
 
   A process that finds the program in its cache would otherwise wait inside the
-  program for those that still compile, and a CPU gives up after 30 s.
+  program for those that still compile, and a CPU gives up after 30 s. Each
+  shape of the arguments has a program, and a first call.
   """
   import jax
 
   if jax.process_count() == 1:
     return function
-  compiled = False
+  compiled = set()
 
   @functools.wraps(function)
   def call(*arguments: Any) -> Any:
-    nonlocal compiled
-    if not compiled:
+    shapes = tuple(jax.numpy.shape(leaf) for leaf in jax.tree.leaves(arguments))
+    if shapes not in compiled:
       # Imports Orbax first: after that, JAX would trace the function again.
       _barrier_function()
       function.lower(*arguments).compile()
       meet("compiled")
-      compiled = True
+      compiled.add(shapes)
     return function(*arguments)
 
   same: Any = call

@@ -6,6 +6,7 @@ mesh axis each of them is split over. A single device is a mesh of size one.
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
 import math
@@ -211,38 +212,43 @@ def jit_train_step(
   )
 
 
+@dataclasses.dataclass
 class Compiling:
-  """A program that is compiled in a thread.
+  """Programs that are compiled in a thread, one after another.
 
   Attributes:
-    program: The result of `jax.stages.Lowered.compile`; None before, or if it
-      failed.
+    programs: Those that are complete, as `jax.stages.Lowered.compile` returns
+      them. One that fails is left out.
   """
 
-  program: Any = None
+  programs: list[Any] = dataclasses.field(default_factory=list)
 
 
 @contextlib.contextmanager
-def compile_meanwhile(function: Any, *arguments: Any) -> Iterator[Compiling]:
+def compile_meanwhile(
+  function: Any, *calls: tuple[Any, ...]
+) -> Iterator[Compiling]:
   """Compiles a jitted function in a thread while the block of `with` runs.
 
-  The program is complete at the end of the block.
+  There is a program for the arguments of each call, and all are complete at the
+  end of the block.
 
   The arguments may be shapes with shardings. A later call with such arrays
   finds the program; if compiling failed, that call raises the error. The
   function is traced before the block begins: in the thread, tracing would
   compete with the block for Python's lock, and compiling would start late.
   """
-  lowered, compiling = None, Compiling()
-  with contextlib.suppress(Exception):
-    lowered = function.lower(*arguments)
-
-  def compile_it() -> None:
+  every, compiling = [], Compiling()
+  for arguments in calls:
     with contextlib.suppress(Exception):
-      if lowered is not None:
-        compiling.program = lowered.compile()
+      every.append(function.lower(*arguments))
 
-  thread = threading.Thread(target=compile_it)
+  def compile_them() -> None:
+    for lowered in every:
+      with contextlib.suppress(Exception):
+        compiling.programs.append(lowered.compile())
+
+  thread = threading.Thread(target=compile_them)
   thread.start()
   try:
     yield compiling
