@@ -344,7 +344,7 @@ FAULTS: dict[str, Fault] = {
     self_distillation_objective, "gram", self_distillation.positive_gram
   ),
   "Gram's teacher a step late": _patch(
-    SelfDistillation, "anchor", self_distillation.late_anchor
+    SelfDistillation, "gram_teacher", self_distillation.late_anchor
   ),
   "Gram's teacher never renewed": _settings(
     "self_distillation", gram_every=Duration()
