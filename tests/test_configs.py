@@ -295,6 +295,43 @@ def test_self_distillation_carries_dinov2s_numbers():
     dino.get_config("Ti/16")
 
 
+def test_high_resolution_carries_dinov3s_numbers_at_half_the_size():
+  """Those of dinov3_vit7b16_high_res_adapt.yaml."""
+  config = dino.get_config("high_res")
+  own, optimizer = config.self_distillation, config.optimizer
+  published = (
+    (512, 112, 768, 0.3),
+    (768, 112, 1152, 0.3),
+    (768, 168, 1152, 0.3),
+    (768, 224, 1152, 0.05),
+    (768, 336, 1152, 0.05),
+  )
+  for sizes, theirs in zip(own.crop_sizes, published, strict=True):
+    assert sizes[3] == theirs[3]
+    for side, other in zip(sizes[:3], theirs[:3], strict=True):
+      assert side % 16 == 0 and abs(side - other / 2) <= 8
+  gram = own.gram_weight, own.gram_every_steps, own.gram_every_epochs
+  assert gram == (1.5, 0, 0)
+  assert (own.small_crops, own.min_area, own.area) == (8, 0.05, 0.32)
+  assert (own.patch_weight, own.koleo_weight) == (1.0, 0.1)
+  assert (own.centering, own.separate_head) == ("sinkhorn", True)
+  assert (own.teacher_temperature, own.clip_norm) == (0.07, 30.0)
+  assert (optimizer.b1, optimizer.b2, optimizer.weight_decay) == (
+    *(0.9, 0.99),
+    0.04,
+  )
+  assert (optimizer.layer_decay, optimizer.patches_lr) == (0.98, 0.2)
+  rate = 1.25e-5 * 4 * np.sqrt(config.batch_size / 1024)
+  assert optimizer.peak_lr == pytest.approx(rate)
+  # The rate rises in 10 of 30 epochs, and then stays.
+  assert (optimizer.decay, optimizer.final_weight_decay) == ("constant", None)
+  assert (config.total_epochs, optimizer.warmup_epochs) == (30, 10)
+  assert config.ema_decay == 0.999 and not config.train_transform.flip
+  read(config)
+  with pytest.raises(ValueError, match=r"Did you mean high_res\?$"):
+    dino.get_config("highres")
+
+
 def _trained(config):
   """The shapes of the parameters that a configuration trains, by path."""
   config.model.update(num_layers=1, hidden_size=32, mlp_size=32, num_heads=2)

@@ -155,7 +155,8 @@ def _draw(setup: Setup) -> Any:
   @jax.jit
   def draw(step: Any) -> Any:
     key = jax.random.fold_in(jax.random.key(setup.settings.seed), step)
-    return objective.draw(jax.random.split(key)[0], 2 * BATCH)
+    key, _ = jax.random.split(key)
+    return objective.draw(key, 2 * BATCH, objective.grid)
 
   return lambda step: jax.device_get(draw(step))
 

@@ -218,6 +218,7 @@ OTHERS = {
   "data.group_column": "patient",
   "data.uncertain": "ignore",
   "data.empty_cells": "absent",
+  "self_distillation.crop_sizes": ((8, 4, 0, 1.0),),
   "self_distillation.gram_scale": 2,
   "self_distillation.gram_weight": 1.0,
   "distill.form": "deit",

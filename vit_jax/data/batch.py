@@ -128,6 +128,13 @@ class Mixture:
     """Raises NotImplementedError: the result of `of_batch` makes the rows."""
     raise NotImplementedError
 
+  def about(self, source: Source) -> str:
+    """The transforms with their shares, and what they say of a source."""
+    text = "; ".join(f"{share:.1%}: {one}" for one, share in by_share(self))
+    found = (getattr(one, "about", None) for one in self.transforms)
+    lines = dict.fromkeys(about(source) for about in found if about)
+    return "; ".join([f"drawn for each batch, {text}", *filter(None, lines)])
+
   def of_batch(self, seed: int, number: int) -> Transform:
     """The transform of the batch of this number."""
     rng = np.random.default_rng((seed, number, _MIXED))

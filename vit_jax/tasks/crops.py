@@ -68,13 +68,8 @@ def check_small_size(
   if not settings.small_crops:
     return
   key = f"{section}.small_size"
-  small, P = settings.small_size, model.stride
-  if small % P:
-    fits = small // P * P
-    raise ValueError(
-      f"{key}={small} does not divide by the model's patches of {P} pixels: "
-      f"set {max(fits, P)} or {fits + P}."
-    )
+  small = settings.small_size
+  check_side(f"{key}={small}", small, model)
   if small > min(size):
     raise ValueError(
       f"{key}={small} is more than the large crops' image_size={size}: set a "
@@ -82,10 +77,24 @@ def check_small_size(
     )
 
 
-def check_positions(settings: Any, model: Any) -> None:
-  """Raises ValueError if the model's positions fit one size of images alone."""
+def check_side(given: str, side: int, model: Any) -> None:
+  """Raises ValueError, about what is `given`, if no patches fill a side."""
+  P = model.stride
+  if side % P:
+    fits = side // P * P
+    raise ValueError(
+      f"{given} does not divide by the model's patches of {P} pixels: set "
+      f"{max(fits, P)} or {fits + P}."
+    )
+
+
+def check_positions(several_sizes: Any, model: Any) -> None:
+  """Raises ValueError if the model's positions fit one size of images alone.
+
+  That is an error if crops have several sizes.
+  """
   learned = model.num_layers and model.position.startswith("learned")
-  if settings.small_crops and learned and not model.position_grid:
+  if several_sizes and learned and not model.position_grid:
     raise ValueError(
       "image_size is not set, and the model's positions are for one size of "
       "images: set it, as in --config.image_size=(224,224)."

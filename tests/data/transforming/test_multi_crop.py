@@ -55,7 +55,7 @@ def test_large_crops_come_in_detail_as_well():
   y, x = np.mgrid[:128, :128]
   picture = png(np.stack([2 * y, 2 * x, 0 * x], axis=-1).astype(np.uint8))
   plain = MultiCrop((16, 12), (8, 8), 2, (0.05, 0.3, 1.0))
-  crops = dataclasses.replace(plain, detail=2)
+  crops = dataclasses.replace(plain, detail=(32, 24))
   assert crops.spec["detailed"].shape == (2, 32, 24, 3)
   for seed in range(8):
     row = crops.row(picture, np.random.default_rng(seed))

@@ -398,7 +398,7 @@ def test_gram_anchoring_may_see_crops_at_twice_their_size():
   features = np.float64(features).reshape(2 * B, 4, 4, -1)
   weights = np.array([[16, 19, -3, 0], [0, -3, 19, 16]]) / 32
   expected = np.einsum("Hh,Ww,rhwd->rHWd", weights, weights, features)
-  anchors = jax.jit(lambda p, x: objective.anchors(p, x))(
+  anchors = jax.jit(lambda p, x: objective.anchors(p, x, (2, 2)))(
     params, inputs["detailed"]
   )
   np.testing.assert_allclose(

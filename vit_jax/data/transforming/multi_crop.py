@@ -39,9 +39,9 @@ class MultiCrop:
   """From an example to its crops: a `data.batch.Transform`.
 
   A row has the large crops, `image` and `second`, uint8 (H, W, C), and the
-  small ones, `small`, (n, h, w, C), unless there are none. With a `detail` of
-  k, it has `detailed` too: the two large crops at k times their size, (2, k H,
-  k W, C), mirrored as they are and with their colours left alone.
+  small ones, `small`, (n, h, w, C), unless there are none. With a `detail`, it
+  has `detailed` too: the two large crops at that size, (2, *detail, C),
+  mirrored as they are and with their colours left alone.
 
   Attributes:
     size, small: Height and width of large and of small crops.
@@ -54,8 +54,7 @@ class MultiCrop:
     chances: The probabilities of blur and of solarization, for the first large,
       the second large and a small crop.
     section: The section of the configuration that its messages name.
-    detail: The factor by which `detailed` is larger than the large crops; 1
-      leaves `detailed` out.
+    detail: Height and width of the crops of `detailed`; None leaves it out.
   """
 
   size: tuple[int, int]
@@ -67,7 +66,7 @@ class MultiCrop:
   pixels: ImageSpec = RGB
   chances: tuple[tuple[float, float], ...] = _CHANCES
   section: str = "self_distillation"
-  detail: int = 1
+  detail: tuple[int, int] | None = None
 
   def __post_init__(self):
     channels = self.pixels.channels
@@ -77,6 +76,15 @@ class MultiCrop:
         f"these have {channels}: set it to False."
       )
 
+  def __str__(self) -> str:
+    """How many crops there are, and their sizes."""
+    text = "2 crops of {} x {}".format(*self.size)
+    if self.count:
+      text += " and {} of {} x {}".format(self.count, *self.small)
+    if self.detail:
+      text += ", at {} x {} for the Gram teacher".format(*self.detail)
+    return text
+
   @property
   def spec(self) -> Spec:
     C = self.pixels.channels
@@ -84,16 +92,9 @@ class MultiCrop:
     arrays = {"image": large, "second": large}
     if self.count:
       arrays["small"] = ArraySpec((self.count, *self.small, C))
-    for height, width in self._detail_sizes:
-      arrays["detailed"] = ArraySpec((2, height, width, C))
+    if self.detail:
+      arrays["detailed"] = ArraySpec((2, *self.detail, C))
     return arrays
-
-  @property
-  def _detail_sizes(self) -> list[tuple[int, int]]:
-    """The height and width of `detailed`; empty if the row has none."""
-    height, width = self.size
-    k = self.detail
-    return [(k * height, k * width)] if k > 1 else []
 
   def about(self, source: Source) -> str:
     """A line if some of a few images are smaller than a large crop, else ""."""
@@ -126,7 +127,7 @@ class MultiCrop:
     *of_large, of_small = self.chances
     row: dict[str, Any] = {}
     detailed = []
-    sizes = [self.size, *self._detail_sizes]
+    sizes = [self.size, *([self.detail] if self.detail else [])]
     for name, chances in zip(("image", "second"), of_large, strict=True):
       crop, *larger = self._crops(image, sizes, (between, most), generator)
       row[name] = self._change_colours(crop, chances, generator)

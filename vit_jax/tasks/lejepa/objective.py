@@ -54,7 +54,7 @@ class LeJepa(Objective):
         f"batch_size={length.batch_size}: LeJEPA compares the distribution of "
         "a batch's images with a normal one, so take 2 or more."
       )
-    check_positions(self.settings, model)
+    check_positions(self.settings.small_crops, model)
     return self
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:

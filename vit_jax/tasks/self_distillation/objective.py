@@ -74,7 +74,7 @@ class SelfDistillation(Objective):
   Attributes:
     model: A `models.self_distilled.SelfDistilled`.
     settings: Weights and temperatures of the losses, and the masks.
-    grid: Patches along height and width of a large crop.
+    grid: Patches along height and width of an image of the run's size.
     mean, std: As in `losses.Classification`.
     momentum: Decay of the teacher's average at first; it rises to 1.
     total_steps: Length of the run.
@@ -109,7 +109,7 @@ class SelfDistillation(Objective):
         f"batch_size={length.batch_size}: KoLeo compares the images of a "
         "batch, so take 2 or more, or self_distillation.koleo_weight=0."
       )
-    check_positions(s, model)
+    check_positions(s.small_crops or s.crop_sizes, model)
     gram_steps = length.steps(s.gram_every)
     if gram_steps and not s.gram_weight:
       raise ValueError(
@@ -150,20 +150,27 @@ class SelfDistillation(Objective):
     inputs = self.inputs(batch)
     if "second" not in batch or not self.settings.patch_weight:
       return inputs, {}
-    return inputs, self.draw(key, 2 * len(batch["image"]))
+    return inputs, self.draw(key, len(inputs["large"]), self._grid_of(inputs))
 
-  def draw(self, key: Key[Array, ""], crops: int) -> dict[str, Array]:
+  def _grid_of(self, crops: Mapping[str, Array]) -> tuple[int, int]:
+    """Patches along height and width of the large crops of a batch."""
+    _, height, width, _ = crops["large"].shape
+    return grid_of(self.model, (height, width))
+
+  def draw(
+    self, key: Key[Array, ""], crops: int, grid: tuple[int, int]
+  ) -> dict[str, Array]:
     """Draws the masks of this number of crops, (R, N), for the model.
 
     The numbers of the masked patches are `where`, (R, M), and `counts` tells
     which of these entries are used.
     """
     s = self.settings
-    h, w = self.grid
+    h, w = grid
     masks = block_masks(
       key,
       crops,
-      self.grid,
+      grid,
       probability=s.mask_probability,
       share=(s.mask_from, s.mask_to),
     )
@@ -208,23 +215,26 @@ class SelfDistillation(Objective):
     return jax.tree.map(choose, current, previous)
 
   def anchors(
-    self, params: dict[str, Any], images: Float[Array, "R H W C"]
+    self,
+    params: dict[str, Any],
+    images: Float[Array, "R H W C"],
+    crops_grid: tuple[int, int],
   ) -> Float[Array, "R N D"]:
     """An earlier teacher's features of the patches of large crops.
 
-    If it sees larger images, their features are resized to the crops' patches
-    by bicubic interpolation without antialiasing, as in DINOv3.
+    If it sees larger images, their features are resized to the grid of the
+    crops by bicubic interpolation without antialiasing, as in DINOv3.
     """
     features = self.model.apply(
       {"params": params}, images, method="patch_features"
     )
     height, width = images.shape[1:3]
     grid = grid_of(self.model, (height, width))
-    if grid == self.grid:
+    if grid == crops_grid:
       return features
     rows, columns = (
       bicubic_weights(old, new, antialias=False)
-      for old, new in zip(grid, self.grid, strict=True)
+      for old, new in zip(grid, crops_grid, strict=True)
     )
     features = features.reshape(len(images), *grid, -1)
     resized = jnp.einsum("Hh,Ww,rhwd->rHWd", rows, columns, features)
@@ -327,7 +337,8 @@ class SelfDistillation(Objective):
     gram_params: dict[str, Any],
   ) -> Float[Array, " B"]:
     """The loss of Gram anchoring; `gram_params` are its teacher's."""
-    anchors = self.anchors(gram_params, crops.get("detailed", crops["large"]))
+    images = crops.get("detailed", crops["large"])
+    anchors = self.anchors(gram_params, images, self._grid_of(crops))
     losses = gram(large["features"], jax.lax.stop_gradient(anchors))
     return _mean_of_two(losses)
 

@@ -16,6 +16,8 @@ from vit_jax.runtime.settings import Duration, Section, setting
 from vit_jax.tasks.crops import fit_areas
 
 CENTERINGS = ("mean", "sinkhorn")
+_ROUNDING = 1e-6  # Shares such as three times 1/3 do not sum to 1 exactly.
+_WIDEST = 4096  # Pixels; a patch attends to all others.
 
 
 def _fit_masks(settings: "SelfDistillationSettings") -> None:
@@ -27,12 +29,51 @@ def _fit_masks(settings: "SelfDistillationSettings") -> None:
     )
 
 
+def _fit_sizes(settings: "SelfDistillationSettings") -> None:
+  """Raises ValueError if the sizes of crops do not fit the other settings."""
+  s = settings
+  shares = [share for *_, share in s.crop_sizes]
+  if abs(sum(shares) - 1) > _ROUNDING:
+    text = " + ".join(f"{share:g}" for share in shares)
+    raise ValueError(
+      f"crop_sizes has shares of {text} = {sum(shares):g}, the last number of "
+      "each row: they must sum to 1."
+    )
+  if s.gram_scale > 1:
+    raise ValueError(
+      f"gram_scale={s.gram_scale} has no effect beside crop_sizes, which has "
+      "the sizes for the Gram teacher: leave it out."
+    )
+  for large, small, gram, _ in s.crop_sizes:
+    row = f"crop_sizes has a row of {large}, {small}, {gram}"
+    for side, what, key in (
+      (small, "second", "small_crops"),
+      (gram, "third", "gram_weight"),
+    ):
+      if (side > 0) != (getattr(s, key) > 0):
+        raise ValueError(
+          f"{row}, and {key}={getattr(s, key):g}: the {what} number must be 0 "
+          f"if {key} is 0, and a size otherwise."
+        )
+    if small > large:
+      raise ValueError(
+        f"{row}: small crops of {small} pixels are larger than large ones of "
+        f"{large}: swap them."
+      )
+    if 0 < gram < large:
+      raise ValueError(
+        f"{row}: the Gram teacher has to see large crops at {large} pixels or "
+        "more."
+      )
+
+
 @dataclasses.dataclass(frozen=True)
 class SelfDistillationSettings(Section):
   """Self-distillation, in place of labels (DINO, iBOT, DINOv2).
 
   The teacher is the average of the model's parameters, whose decay at the first
-  step is `ema_decay` and rises to 1. Large crops have the run's `image_size`.
+  step is `ema_decay` and rises to 1. Large crops have the run's `image_size`,
+  unless there are `crop_sizes`.
   """
 
   prototypes: int = setting(
@@ -66,6 +107,26 @@ class SelfDistillationSettings(Section):
     "Side of a small crop in pixels, a multiple of the patch size.",
     must=WIDTH,
     needs="prototypes",
+  )
+  crop_sizes: tuple[tuple[int, int, int, float], ...] = setting(
+    (),
+    "Sizes of crops of which each batch has one, in place of image_size, "
+    "small_size and gram_scale (DINOv3's stage of high resolution): the sides "
+    "of a large and of a small crop and of the large one for the Gram teacher, "
+    "0 if there are none, and the share of the batches.",
+    must=Rule(
+      "be rows of three sides in pixels, up to 4,096, and a share of the "
+      "batches above 0, as in ((256,112,384,0.4),(384,112,576,0.6))",
+      lambda rows: all(
+        0 < large <= _WIDEST
+        and 0 <= small <= _WIDEST
+        and 0 <= gram <= _WIDEST
+        and share > 0
+        for large, small, gram, share in rows
+      ),
+    ),
+    needs="prototypes",
+    fits=_fit_sizes,
   )
   area: float = setting(
     0.32,

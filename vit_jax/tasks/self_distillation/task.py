@@ -5,6 +5,7 @@ crops. The model that a run gives is the teacher's encoder.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from vit_jax.data.batch import Mixture
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
@@ -20,7 +22,12 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.paths import ends_with
 from vit_jax.models.self_distilled import Heads, self_distilled
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
+from vit_jax.tasks.crops import (
+  check_side,
+  check_small_size,
+  large_grid,
+  multi_crop,
+)
 from vit_jax.tasks.features import (
   DEVIATION,
   RANK,
@@ -129,11 +136,24 @@ class SelfDistillationTask(UnlabelledTask):
 
   def train_transform(
     self, preprocessing: Preprocessing, settings: TrainTransformSettings
-  ) -> MultiCrop:
+  ) -> MultiCrop | Mixture:
+    """The crops; with `crop_sizes`, a mixture of crops of each size."""
     s = self.self_distillation
-    return multi_crop(
-      self.name, s, preprocessing, flip=settings.flip, detail=s.gram_scale
-    )
+    crops = multi_crop(self.name, s, preprocessing, flip=settings.flip)
+    if not s.crop_sizes:
+      height, width = (s.gram_scale * side for side in crops.size)
+      detail = (height, width) if s.gram_scale > 1 else None
+      return dataclasses.replace(crops, detail=detail)
+    sized = [
+      dataclasses.replace(
+        crops,
+        size=(large, large),
+        small=(small, small),
+        detail=(gram, gram) if gram > large else None,
+      )
+      for large, small, gram, _ in s.crop_sizes
+    ]
+    return Mixture((*sized,), tuple(share for *_, share in s.crop_sizes))
 
   def objective(
     self, model: Any, preprocessing: Preprocessing
@@ -144,7 +164,11 @@ class SelfDistillationTask(UnlabelledTask):
     """
     s = self.self_distillation
     size = preprocessing.image_size
-    check_small_size(self.name, s, model, size)
+    if not s.crop_sizes:
+      check_small_size(self.name, s, model, size)
+    for side in itertools.chain(*(row[:3] for row in s.crop_sizes)):
+      given = f"{self.name}.crop_sizes has {side}, which"
+      check_side(given, side, model)
     return SelfDistillation(
       model,
       s,
