@@ -35,7 +35,7 @@ class HiddenImages:
 
 
 def open_archive(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
-  """Opens an archive; raises ValueError if it is compressed, or no archive."""
+  """Opens an archive; raises ValueError unless it is an uncompressed .tar."""
   bounded: Any = _Bounded(file, path)
   try:
     return tarfile.open(fileobj=bounded, mode="r:")

@@ -198,8 +198,8 @@ def settle_plan(
   notes = map(read, sorted((folder / _FOLDER).glob("*-*.json")))
   plans = {note.plan for note in notes if note and note.plan}
   strange = {name for name in _names(folder) if "array_record" in name}
-  # There are notes or shards of another plan, or the plan there differs and no
-  # note says that it was this one.
+  # Notes or shards there belong to another plan, or the plan there is another
+  # and no note belongs to this one.
   if plans - {digest(plan)} or strange - {*shards} or (there and not plans):
     raise ValueError(_OTHER.format(folder))
   is_first = not plans and not strange and not path.exists()

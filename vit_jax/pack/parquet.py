@@ -60,6 +60,10 @@ class ParquetImages(Source):
     return int(self._ends[-1]) if len(self._ends) else 0
 
   def __getitem__(self, index: int) -> Example:
+    """The example at `index`.
+
+    Raises UnreadableImageError if its row has no bytes of an image.
+    """
     group = int(np.searchsorted(self._ends, index, "right"))
     row = index - int(self._ends[group] - self.blocks[group])
     table = self._table(group)
@@ -237,7 +241,10 @@ def _read_footer(path: str) -> tuple[pa.Schema, pq.FileMetaData]:
 
 @contextlib.contextmanager
 def _naming_file(path: str) -> Iterator[None]:
-  """Turns the library's errors on a damaged file into one that names it."""
+  """Turns the library's errors on a damaged file into a ValueError.
+
+  The ValueError names the file.
+  """
   try:
     yield
   except (pa.ArrowException, OSError) as error:

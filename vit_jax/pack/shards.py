@@ -132,7 +132,7 @@ class SplitJob:
 def write_missing(
   processes: int, job: SplitJob, parts: list[np.ndarray], missing: list[int]
 ) -> Iterator[None]:
-  """Writes the missing shards of a split; yields after each.
+  """Writes the missing shards of a split, and yields None after each of them.
 
   `parts` are the indices of the examples of each shard.
   """

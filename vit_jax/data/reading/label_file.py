@@ -115,7 +115,7 @@ def open_folder(
     has_class = labels.spec(len(names)).shape == ()
     rule = _move_held_out(parts, encode if has_class else None, settings)
     if not parts["held out"]:
-      encode(parts["train"])  # A mistake in a cell is the better message.
+      encode(parts["train"])  # If a cell has a mistake, this error names it.
       _fail_to_hold_out(parts["train"], labels.warnings(names, parts["train"]))
   labels.note_training(parts["train"])
   sources = {"train": "train", "eval": chosen, "test": "test"}

@@ -321,9 +321,9 @@ def _merge_cells(ours: Any, theirs: Any) -> Any:
 
 
 def _read_labels(name: str, row: Row) -> list[str]:
-  """The labels in a row's only cell; raises ValueError if it holds no labels.
+  """The labels in a row's only cell; the list is empty for an empty cell.
 
-  An empty text or list holds no labels, and is allowed.
+  Raises ValueError unless the cell is a text, or a list of texts or numbers.
   """
   parts = _parts(row)
   if any(isinstance(part, list | dict | None) for part in parts):

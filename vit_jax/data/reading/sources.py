@@ -73,7 +73,7 @@ def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:
 
 
 def _open_folder(settings: DataSettings, labels: Labels) -> Splits:
-  """Opens the splits of a folder of images, which is listed once for all."""
+  """Opens the splits of a folder of images, which is listed only once."""
   reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
   if opened["eval"].split == "test":  # It is no second split to report on.

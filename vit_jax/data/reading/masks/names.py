@@ -131,7 +131,7 @@ def find_places(
 
 
 def _hint_above(root: bytes, kind: PairedFiles) -> str:
-  """A sentence on the folder above, if it has `root` and its pair; else ""."""
+  """A sentence on the folder above, if that holds images and masks; else ""."""
   above, name = os.path.split(os.path.abspath(root))
   usual = (IMAGES, kind.names)
   known = any(name.lower() in names for names in usual)
