@@ -35,7 +35,9 @@ Only batches for models that do not need all bands have it.
 """
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
-_MIXED = 2  # After the seed and a batch's number, where no other draw has it.
+_MIXED = (
+  2  # The end of the key of a `Mixture`'s draws, which no other draw has.
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,12 +99,13 @@ class Transform(Protocol):
 class Mixture:
   """Transforms that make arrays of different shapes; each batch takes one.
 
-  The seed and the batch's number decide which, so every host and a run that is
-  resumed take the same. It is a `Transform` for its `spec` alone.
+  The seed and the batch's number decide which transform that is, so every host
+  and a run that is resumed take the same one. A mixture can stand for a
+  `Transform` where only its `spec` is asked for.
 
   Attributes:
     transforms: Transforms whose arrays differ in their shapes.
-    shares: The share of the batches that each of them makes; they sum to 1.
+    shares: The share of the batches that each transform makes; their sum is 1.
   """
 
   transforms: tuple[Transform, ...]
@@ -110,9 +113,9 @@ class Mixture:
 
   @property
   def spec(self) -> Spec:
-    """The largest of each array: those of a batch have at most as many bytes.
+    """For each array, the largest that one of the transforms makes.
 
-    A batch may also lack some of them.
+    The arrays of a batch have at most as many bytes, and a batch may lack some.
     """
     arrays: dict[str, ArraySpec] = {}
     for transform in self.transforms:
@@ -129,14 +132,14 @@ class Mixture:
     raise NotImplementedError
 
   def about(self, source: Source) -> str:
-    """The transforms with their shares, and what they say of a source."""
+    """A line on the transforms, their shares, and what they say of a source."""
     text = "; ".join(f"{share:.1%}: {one}" for one, share in by_share(self))
     found = (getattr(one, "about", None) for one in self.transforms)
     lines = dict.fromkeys(about(source) for about in found if about)
     return "; ".join([f"drawn for each batch, {text}", *filter(None, lines)])
 
   def of_batch(self, seed: int, number: int) -> Transform:
-    """The transform of the batch of this number."""
+    """The transform that makes the batch of this number."""
     rng = np.random.default_rng((seed, number, _MIXED))
     place = np.searchsorted(np.cumsum(self.shares), rng.random(), side="right")
     return self.transforms[min(int(place), len(self.transforms) - 1)]
@@ -277,9 +280,10 @@ def _arrays(
 
 
 def part_of(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """The first values of an array, as an array of a shape that is no larger.
+  """The first values of an array, as many as an array of this shape has.
 
-  It shares the array's memory, which must be contiguous.
+  The result has the shape, and shares the memory of `array`, which must be
+  contiguous and have as many values or more.
   """
   return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 

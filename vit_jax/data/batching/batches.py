@@ -60,7 +60,7 @@ class _Batches:
   def spec(self) -> dict[str, ArraySpec]:
     """The `ArraySpec` of each array of this host's rows of a batch.
 
-    If batches differ in their shapes, they are those of `Mixture.spec`.
+    If batches differ in their shapes, it is that of `Mixture.spec`.
     """
     row = row_spec(self.transform, label_spec(self.source))
     return batch_spec(row, len(self.rows))
@@ -103,8 +103,9 @@ class TrainBatches(_Batches):
   (entry p % n of the epoch's order), and the key (seed, p) of the random
   numbers that augment it. With `repeats`, batch k has m = ceil(batch_size /
   repeats) examples, those of the positions k * m on, and row r shows the one at
-  r % m. Copies of an example are far apart, since Mixup mixes neighbours. Of a
-  `Mixture`, (seed, k) decides which transform makes batch k.
+  r % m. Copies of an example are far apart, since Mixup mixes neighbours. If
+  `transform` is a `Mixture`, (seed, k) decides which of its transforms makes
+  batch k.
   """
 
   seed: int

@@ -255,8 +255,8 @@ class PackedBatches(TrainBatches):
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields, for each image of batch k on this host, its row and its arrays.
 
-    The row is counted from this host's first one.
-    A line on each image that could not be read is added to `unreadable`.
+    The row is counted from this host's first one. A line on each image that
+    could not be read is added to `unreadable`.
     """
     m, total = self.packing.images, self.packing.rows(self.batch_size)
     random = KeyedRandom(self.seed)

@@ -65,10 +65,11 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     """Starts to prepare batches from number `first` on.
 
     They are endless: `batches.compute(number, out)` returns one, and writes
-    the arrays that `spec` names to `out` if that is given. A batch may have
-    smaller arrays than `spec`, parts of those in `out`. Each worker process
-    gets a copy, and with 0 workers a thread prepares them. Processes send what
-    `spec` does not name through a pipe, which is slower.
+    the arrays that `spec` names to `out` if that is given. The arrays of a
+    batch may be smaller than `spec` says, and are then parts of those in `out`.
+    Each worker process gets a copy of `batches`; with 0 workers a thread
+    prepares the batches. Processes send arrays that `spec` does not name
+    through a pipe, which is slower.
     """
     self.unreadable: dict[str, None] = {}
     self._turn = 0
@@ -163,6 +164,10 @@ class _Process:
   """
 
   def __init__(self, memory: Any, numbers: range, spec: Spec):
+    """Starts the process, which computes the batches of these `numbers`.
+
+    `memory` has the pickled object that computes them.
+    """
     count = _SLOTS + 1  # The last is for the batch that is being computed.
     size = max(1, size_in_memory(spec))
     slots = _shared_memory(count * size)
@@ -246,7 +251,8 @@ def _main(
 ) -> None:
   """Runs in a worker process: computes batches into free slots.
 
-  What `spec` does not name is sent through the connection, and so is an error.
+  For each batch, sends its slot, the shapes of the arrays that are there, and
+  the arrays that `spec` does not name; and an error in place of a batch.
   """
   keep_memory()
   threading.Thread(target=_leave_with_parent, daemon=True).start()

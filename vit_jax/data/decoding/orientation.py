@@ -99,6 +99,7 @@ def _read_orientation(tiff: bytes) -> int | None:
   order = {b"II*\0": "<", b"MM\0*": ">"}[tiff[:4]]
   (start,) = struct.unpack_from(f"{order}I", tiff, 4)
   (num_tags,) = struct.unpack_from(f"{order}H", tiff, start)
+  # Each tag has its number, the type and the count of its values, and a value.
   tags = struct.unpack_from(f"{order}" + "HHIHxx" * num_tags, tiff, start + 2)
   if _ORIENTATION not in tags[::4]:
     return None

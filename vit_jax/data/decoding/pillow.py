@@ -52,6 +52,7 @@ def brightest(encoded: bytes) -> float | None:
       with _open(encoded) as image:
         example.check_size(image.height, image.width)
         image.load()
+        # With a window, whatever it is, this returns samples of 16 bits.
         samples = _wide_samples(image, encoded, window=(0, 1))
     except Image.UnidentifiedImageError:
       samples, _ = _bands(encoded)

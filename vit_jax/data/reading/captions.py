@@ -166,8 +166,9 @@ def captions_and_classes(columns: Sequence[str]) -> tuple[Names, Names]:
   """
   classes = tuple(name for name in SINGLE.columns(columns) if name in columns)
   candidates = COLUMNS[:2] if classes else (*COLUMNS, *_FURTHER)
-  captions = column(candidates, columns)
-  return () if captions is None else (captions,), classes
+  found = column(candidates, columns)
+  captions = () if found is None else (found,)
+  return captions, classes
 
 
 def no_captions(name: str) -> str:

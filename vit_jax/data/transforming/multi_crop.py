@@ -39,9 +39,10 @@ class MultiCrop:
   """From an example to its crops: a `data.batch.Transform`.
 
   A row has the large crops, `image` and `second`, uint8 (H, W, C), and the
-  small ones, `small`, (n, h, w, C), unless there are none. With a `detail`, it
-  has `detailed` too: the two large crops at that size, (2, *detail, C),
-  mirrored as they are and with their colours left alone.
+  small ones, `small`, (n, h, w, C), unless there are none. With a `detail`, the
+  row has `detailed` too: the parts of the image that the two large crops show,
+  resized to that size, (2, *detail, C), mirrored as the crops are, with the
+  colours of the image.
 
   Attributes:
     size, small: Height and width of large and of small crops.

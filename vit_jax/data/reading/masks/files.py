@@ -161,7 +161,8 @@ def _count_pages(image: Image.Image) -> int:
     for number in range(1, _MOST_PAGES):
       image.seek(number)
       tags: Any = getattr(image, "tag_v2", {})
-      pages += not tags.get(_SUBFILE_TYPE, 0) & _LESSER
+      is_lesser = tags.get(_SUBFILE_TYPE, 0) & _LESSER
+      pages += 0 if is_lesser else 1
   image.seek(0)
   return pages
 

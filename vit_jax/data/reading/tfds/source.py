@@ -57,10 +57,10 @@ class TfdsSource:
     _check_prepared(builder)
     features: Any = builder.info.features
     self.name = builder.info.full_name
-    seen = builder.info.splits.total_num_examples
+    num_examples = builder.info.splits.total_num_examples
     counts = {k: getattr(features[k], "num_classes", 0) or 0 for k in features}
     for key, count in counts.items():
-      check_classes(count, seen, key)
+      check_classes(count, num_examples, key)
     listed = {key: count for key, count in counts.items() if count}
     check_class_lists(epath.Path(builder.data_dir), listed)
     module = importlib.import_module(f"vit_jax.data.reading.{kind.records}")
