@@ -44,7 +44,9 @@ def export_model(
   [-1, 1] if the model has no origin. A model with `num_classes=0` returns its
   features, and a text tower takes ids of tokens, int32 (b, T). Serialising
   takes memory for about seven copies of the parameters. Instead of a model and
-  its parameters, `export_model(loaded)` takes what `load_pretrained` returned.
+  its parameters, `export_model(loaded)` takes what `load_pretrained` returned,
+  for images of one size unless `tokens` is given; `loaded.export` gives `tokens`
+  if the model was trained on images that keep their proportions.
 
   >>> import jax
   >>> import numpy as np
