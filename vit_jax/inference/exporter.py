@@ -45,8 +45,8 @@ def export_model(
   features, and a text tower takes ids of tokens, int32 (b, T). Serialising
   takes memory for about seven copies of the parameters. Instead of a model and
   its parameters, `export_model(loaded)` takes what `load_pretrained` returned,
-  for images of one size unless `tokens` is given; `loaded.export` gives `tokens`
-  if the model was trained on images that keep their proportions.
+  for images of one size unless `tokens` is given; `loaded.export` gives it if
+  the model was trained on images that keep their proportions.
 
   >>> import jax
   >>> import numpy as np
