@@ -85,7 +85,10 @@ def write(path: epath.Path, note: Note) -> None:
 
 
 def read(path: epath.Path) -> Note | None:
-  """Reads a note; None if it is missing or damaged."""
+  """Reads a note; None if it is missing or damaged.
+
+  Notes of earlier versions have no digest of their own.
+  """
   fields = _read_object(path) or {}
   if fields.pop("digest", None) not in (None, digest(fields)):
     return None

@@ -70,11 +70,11 @@ def _round_keys(seed: int) -> list[int]:
   for k, added in enumerate((1, 1 + seed, *range(2, n))):
     r1 = 1664525 * _scramble(x[k] ^ x[(k + p) % n] ^ x[k - 1])
     r2 = r1 + added
-    x[(k + p) % n] = x[(k + p) % n] + r1 & word
-    x[(k + q) % n] = x[(k + q) % n] + r2 & word
+    x[(k + p) % n] = (x[(k + p) % n] + r1) & word
+    x[(k + q) % n] = (x[(k + q) % n] + r2) & word
     x[k] = r2 & word
   for k in range(n):
-    r3 = 1566083941 * _scramble(x[k] + x[(k + p) % n] + x[k - 1] & word)
+    r3 = 1566083941 * _scramble((x[k] + x[(k + p) % n] + x[k - 1]) & word)
     r4 = r3 - k
     x[(k + p) % n] ^= r3 & word
     x[(k + q) % n] ^= r4 & word

@@ -21,9 +21,9 @@ def encode(image: np.ndarray) -> bytes:
   height, width, _ = image.shape
   rows = np.zeros((height, _row_bytes(width)), np.uint8)
   rows[:, : 3 * width] = image[..., ::-1].reshape(height, -1)
-  kinds = _PICTURE, width, -height, 1, 24, 0
+  fields = _PICTURE, width, -height, 1, 24, 0
   start = _HEADER.size
-  header = _HEADER.pack(b"BM", start + rows.size, start, *kinds)
+  header = _HEADER.pack(b"BM", start + rows.size, start, *fields)
   return header + rows.tobytes()
 
 
@@ -35,8 +35,8 @@ def read(encoded: bytes) -> np.ndarray | None:
   """
   if not encoded.startswith(b"BM") or len(encoded) < _HEADER.size:
     return None
-  _, _, start, *kinds = _HEADER.unpack_from(encoded)
-  header, width, height, planes, bits, compression = kinds
+  _, _, start, *fields = _HEADER.unpack_from(encoded)
+  header, width, height, planes, bits, compression = fields
   if (header, planes, bits, compression) != (_PICTURE, 1, 24, 0):
     return None
   height = -height

@@ -91,7 +91,7 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   numbers, if two things hold: in masks whose colours are all known, numbers
   mean the same classes; and all numbers are known, or numbers give more pixels
   a class than colours do. (Reading a mask with an unknown number reports it.)
-  If one does not hold, raises ValueError, on a colour that is not known.
+  If either does not hold, raises ValueError, which names an unknown colour.
   """
   by_number = meaning.classes_of_numbers(kind)
   none = ignored_label(meaning.count)
