@@ -115,9 +115,9 @@ def _command_line() -> tuple[str, list[str]]:
 
 
 def _turn_help_into_flag(arguments: list[str]) -> str:
-  """Makes `sys.argv` that of `train --help`, where `help train` was typed.
+  """Changes `sys.argv` from `help train` to `train --help`.
 
-  Returns the name of the command, or "" for help on none.
+  Returns the name of the command; "" if no command was named.
   """
   sys.argv[1:] = [*arguments[:1], "--help"]
   return arguments[0] if arguments else ""

@@ -272,7 +272,7 @@ def _onnx(
 
 
 def _class_names(facts: Mapping[str, str]) -> list[str]:
-  """The names of the classes that the outputs are for; none if for others."""
+  """The names of the classes; [] if the outputs do not stand for classes."""
   if facts.get("loss") not in ("softmax", "sigmoid"):
     return []
   return json.loads(facts["class_names"])

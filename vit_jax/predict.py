@@ -319,7 +319,10 @@ def _write_counted(
 def _open_features(
   features: str | None, layers: tuple[int, ...]
 ) -> contextlib.AbstractContextManager[Any]:
-  """Opens the file of features to write; it is None if none is asked for."""
+  """A context that yields the file of features to write.
+
+  It yields None if no file is named.
+  """
   from vit_jax.inference.feature_file import feature_file
 
   if not features:
@@ -328,6 +331,7 @@ def _open_features(
 
 
 def _say_written(outcomes: Sequence[str]) -> None:
+  """Prints a line on what was written, if anything was."""
   if outcomes:
     say(f"Wrote {' and '.join(outcomes)}.", sys.stdout)
 
@@ -353,6 +357,7 @@ def _track(
 
 
 def _print_counts(counts: collections.Counter[str], images: int) -> None:
+  """Prints the number and the share of the images of each class."""
   for name, n in counts.most_common():
     say(f"{n:7,} {n / images:6.1%}  {name}", sys.stdout)
 
@@ -518,8 +523,9 @@ def _report(
 ) -> int:
   """Writes predictions and features as they come; returns the exit code.
 
-  Lines go to the file `to`, by default to stdout, where a terminal wraps them
-  unless they are `whole`. Errors go to stderr.
+  `lines` makes the lines of a batch. They go to the file `to`, by default to
+  stdout, where they are wrapped for a terminal unless they have to stay
+  `whole`. Errors go to stderr.
   """
   stream = to or sys.stdout
   count = unreadable = 0

@@ -7,12 +7,13 @@ XLA's own TPU compiler runs on this machine (`pip install "vit_jax[tpu]"`) and
 compiles for the chips that --topology names. The command prints the memory that
 each chip needs and has, XLA's estimate of its work in cycles, and the bytes
 sent between chips. The share of the peak ("MFU") is that of a chip which never
-waits. The times "with the network" add these bytes at the published rate of the
-links: what no computation can hide, and all. Ironwood's clock is not published,
-so tpu7x has cycles alone. Pallas kernels, those of model.splash, are counted
-under "no estimate": their time is missing from all of these figures. If the
-step does not fit into memory, the command looks for the smallest change that
-makes it fit, prints it, and exits with 1.
+waits. The times "with the network" add the time that these bytes take at the
+published rate of the links: first the part that no computation can hide, then
+all of it. Ironwood's clock is not published, so tpu7x has cycles alone. Pallas
+kernels, those of model.splash, are counted under "no estimate": their time is
+missing from all of these figures. If the step does not fit into memory, the
+command looks for the smallest change that makes it fit, prints it, and exits
+with 1.
 
 With --tune, it searches for the settings with which the step takes the least
 time, and prints them as flags; --write puts them into a configuration.

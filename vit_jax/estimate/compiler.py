@@ -133,7 +133,7 @@ def cost(
   images: float,
   gflops: float,
 ) -> tuple[dict[str, Any], str]:
-  """As `estimate`, for a lowered step.
+  """Compiles a lowered step; returns what `estimate` does.
 
   `images` is the number per device, and `gflops` is per image. Raises
   DoesNotFit if the step needs more memory than a device has, and NotCompiled
@@ -151,7 +151,7 @@ def cost(
   model_flop = gflops * 1e9 * images
   coords = np.array([device.coords for device in mesh.devices.flat])
   rate = chip.link_gb * 1e3 / (chip.mhz or 1)
-  waiting = network.step_cycles(ops, coords, rate, chip.ring)
+  low_and_high = network.step_cycles(ops, coords, rate, chip.ring)
   # XLA counts the body of a loop once.
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
   needs = memory.Needs.of(compiled)
@@ -164,7 +164,7 @@ def cost(
     mfu = model_flop * chip.devices / (cycles * chip.flop_per_cycle)
   if chip.mhz:
     images_per_second = images * chip.devices / cycles * chip.mhz * 1e6
-    step_ms = [count / chip.mhz / 1e3 for count in waiting]
+    step_ms = [count / chip.mhz / 1e3 for count in low_and_high]
   row = {
     "chips": mesh.size // chip.devices,
     "mesh": dict(mesh.shape),

@@ -20,12 +20,16 @@ def shares(
 ) -> dict[str, Any]:
   """The padding's share of the patches, and of a chip's work.
 
-  `share` is that of the settings, and `tflop` its part of `tflop`, the work of
-  a chip, in which padding costs what patches do. The result also has the other
-  way to fill rows: with `alone`, each image has a row; with `packed`, 4 images
-  share one on average, whose length `row_tokens` is the least at which no image
-  has to shrink. `share` is None if the settings name no folder. Raises
-  ValueError if the folder cannot be opened.
+  In the result, `share` is the padding's share of the patches with these
+  settings, and None if they name no folder. Padding costs what patches do, so
+  `tflop` is this share of the argument `tflop`, the work of a chip.
+
+  If the settings pack several images into a row, `alone` is the share with a
+  row for each image, and `crowded` that of the rows in which images have to
+  shrink. Otherwise `packed` is the share if 4 images share a row, in the
+  shortest rows in which no image has to shrink. `images_per_row` and
+  `row_tokens` are those of the packing. Raises ValueError if the folder cannot
+  be opened.
   """
   data = settings.data
   if not (data.root or data.dir):

@@ -281,7 +281,7 @@ def tune(
 
 
 def _fix_rest(settings: Settings, mesh: Mesh) -> dict[str, int]:
-  """The keys of mesh axes that are -1 in the settings, with their actual sizes.
+  """The keys of the mesh's axes that are -1, with their actual sizes.
 
   `data` stays -1, so that FSDP can be changed.
   """
@@ -351,7 +351,7 @@ def _files(settings: Settings) -> list[tuple[str, int, int]]:
 
 
 def _versions() -> tuple[str, ...]:
-  """Versions of packages and of our code, and the compiler's flags."""
+  """Versions of packages, a hash of our code, and the compiler's flags."""
   code = hashlib.sha256()
   package = pathlib.Path(__file__).parents[1]
   for path in sorted(package.rglob("*.py")):

@@ -136,10 +136,10 @@ def form_of(
   image_size: int | tuple[int, int] | None = None,
   tokens: int | None = None,
 ) -> Form:
-  """The inputs and outputs of an exported model; `export_model` has the rest.
+  """The inputs and outputs of an exported model.
 
-  Raises ValueError if the size of its images is not known, or `tokens` is not a
-  number from 1 on.
+  The arguments are those of `export_model`. Raises ValueError if the size of
+  its images is not known, or `tokens` is not a number from 1 on.
   """
   if isinstance(model, TextTower):
     shape = (model.length,)

@@ -60,8 +60,8 @@ def features(
 
   Returns:
     The head's input, (B, D). With `layers`, a list with an array for each
-    layer: its tokens, (B, S, D), or their maps. Those of `Patches` stay in
-    their rows, (B, N, D) without the tokens before the patches.
+    layer: its tokens, (B, S, D), or their maps, (B, h, w, D). The maps of
+    `Patches` stay rows: (B, N, D), the tokens of the N patches alone.
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of

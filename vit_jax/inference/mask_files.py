@@ -19,7 +19,11 @@ from vit_jax.tasks.pictures import as_photograph
 
 _AHEAD = 4  # Images decoded ahead of the one in use.
 Mark = Callable[[np.ndarray], np.ndarray]
+"""A function from an image's pixels (H, W, C) to its mask.
+
+It may raise UnreadableImageError."""
 Track = Callable[[Sequence[str]], Iterable[str]]
+"""A function that passes files on, and may show how many are done."""
 
 
 def write_masks(

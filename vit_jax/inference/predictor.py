@@ -59,8 +59,8 @@ class Prediction:
   """A model's answer for one image file.
 
   Attributes:
-    image: The file's name, with unprintable characters escaped; "image 3" for
-      the third image of a list that is no file.
+    image: The file's name, with unprintable characters escaped; "image 3" if
+      the third of the images is no file.
     error: Why the image could not be read; all other fields are then empty.
     index: Indices of the likeliest classes, the likeliest first.
     probability: The probabilities of these classes.

@@ -50,7 +50,7 @@ class TextHead:
   """A classifier whose weights are embeddings of texts."""
 
   names: tuple[str, ...]  # The K classes' names.
-  # The texts' embeddings, one row per class, of any length.
+  # The texts' embeddings, a vector of any length for each class.
   embeddings: Float[np.ndarray, "K D"]
   # Factor of the cosine similarities; CLIP's is about 100.
   scale: float = 100.0

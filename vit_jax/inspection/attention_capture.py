@@ -27,9 +27,10 @@ class Attention:
   """Attention weights, or gradients with respect to them.
 
   Attributes:
-    layers: Values of the encoder's layers; row q belongs to query q. An axial
-      block has two, one along rows and one along columns.
-    pool: Values of the MAP head's probe; None without a MAP head.
+    layers: Weights (or gradients) of the encoder's layers; row q belongs to
+      query q. An axial block counts as two layers, one along the rows of
+      patches and one along the columns.
+    pool: Those of the MAP head's probe; None without a MAP head.
     grid: Number of patches along height and width, (h, w).
     prefix: Number of tokens before the patches.
     stride: Distance between neighbouring patches in pixels.
@@ -65,9 +66,9 @@ class Attention:
     return patches.reshape(*rows.shape[:-1], -1, *self.grid).sum(axis=-3)
 
   def of_image(self, row: int, grid: tuple[int, int]) -> "Attention":
-    """The weights of one image of the batch, of `grid` patches.
+    """The weights of image number `row` of the batch, which has `grid` patches.
 
-    They are the first patches of its row, and the others are padding. Tokens of
+    Its patches are the first of its row, and the others are padding. Tokens of
     channels that the image lacks are left out.
     """
     if self.has is not None:
@@ -257,7 +258,7 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
   )
   if has is None or has.any(axis=0).all():
     return found
-  # No image has the others, so these tokens are not read as queries either.
+  # No image has the other channels, so their tokens are no queries either.
   return found.of_channels(slice(None), has.any(axis=0))
 
 

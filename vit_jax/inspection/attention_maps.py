@@ -34,7 +34,7 @@ def attention_gradients(
   images: Float[Array, "B H W C"],
   classes: Int[np.ndarray, " B"],
 ) -> tuple[Attention, Attention]:
-  """The attention weights, and the gradients of a class's logit by them.
+  """The attention weights, and a class's gradients with respect to them.
 
   `classes` has the class of each image whose logit is differentiated. Raises
   ValueError if the model has no attention, or does not have these classes.

@@ -81,7 +81,9 @@ def make_look(
   """Makes a function from a batch to the arrays of each image's figures.
 
   The batch has the arrays of the model's transform, such as `image`, uint8 (B,
-  H, W, 3). Raises ValueError if the model does not have the requested layer or
+  H, W, 3). The function returns a dictionary for each image: the answers of the
+  model, the maps of `_arrays`, and with `options.pca` the features `patches`,
+  (h, w, D). Raises ValueError if the model does not have the requested layer or
   class.
   """
   origin = model.origin
@@ -135,8 +137,11 @@ def _arrays(
 ) -> Arrays:
   """The arrays of the maps of one image, each with a first axis of length 1.
 
-  `layer` counts from 0. Outlier patches are left out if there are the `norms`
-  of the tokens, by which they are found.
+  They are `rollout`, `attention` by head, `layers` (the mean over heads by
+  layer) and the `distance` of each head; with the gradients `dA` also
+  `relevance`, and with `norms` also `left_out`. `layer` counts from 0. Outlier
+  patches are left out if there are the `norms` of the tokens, by which they are
+  found.
   """
   arrays: Arrays = {}
   if norms is not None:

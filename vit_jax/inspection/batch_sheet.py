@@ -17,9 +17,9 @@ from vit_jax.tasks.dense_regression.pictures import heat, span
 from vit_jax.tasks.segmentation.pictures import overlay
 from vit_jax.tasks.task import class_name
 
-_TILE = 128  # Pixels.
-_COLUMNS = 8
-_LINES = 4  # Of a caption.
+_TILE = 128  # Longer side to which small images are enlarged, in pixels.
+_COLUMNS = 8  # Most images side by side.
+_LINES = 4  # Most lines of a caption.
 _LETTER = 0.62  # Width of a letter, in heights of the text.
 
 
@@ -88,7 +88,8 @@ def _text(kind: Labels, label: np.ndarray, names: Sequence[str]) -> str:
   count = label.size
   if isinstance(kind, PixelNumbers):
     return kind.label_text(label, tuple(names))
-  if label.ndim == 2:  # Without names, the numbers in the mask tell.
+  # The number of classes of a mask; without names, its numbers tell that.
+  if label.ndim == 2:
     count = int(label.max(initial=0, where=label != IGNORED)) + 1
   every = [class_name(names, k) for k in range(max(count, len(names)))]
   return kind.label_text(label, tuple(every))

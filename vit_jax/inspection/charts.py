@@ -89,7 +89,8 @@ def curves_figure(
   else:
     axes.set_ylim(bottom=bottom)
   if len(curves) > 1:
-    # Thin lines look like others, so they come last, where names are left out.
+    # A thin line looks like one of the others, so its name comes last in the
+    # legend, which leaves out the last names if it is full.
     names = sorted(curves, key=lambda name: name in thin)
     line_of = dict(zip(curves, axes.lines, strict=True))
     lines = {name: line_of[name] for name in names}
@@ -234,7 +235,8 @@ def _average_neighbours(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Averages neighbouring points, so that about `_POINTS` are left at most."""
   every = -(-len(steps) // _POINTS)
-  # The last mean takes the remaining points too: none is of fewer than `every`.
+  # The last mean takes the remaining points too, so that no mean is of fewer
+  # than `every` points.
   starts = np.arange(0, max(len(steps) - every + 1, 1), max(every, 1))
   counts = np.diff(starts, append=len(steps))
   both = np.asarray([steps, values], np.float64)

@@ -24,7 +24,7 @@ from vit_jax.inspection.photograph import Photograph, in_colours
 _COLORS = "viridis"  # Its colours get lighter with the value, but never white.
 _RIGHT, _WRONG, _GREY = "#1f5fa8", "#b3261e", "#595959"
 IN_A_GRID = 256  # Longest side of a photograph in a grid, in pixels.
-ON_A_SHEET = 400
+ON_A_SHEET = 400  # Longest side of a photograph on a sheet, in pixels.
 _A_FILTER = 192  # Side of a filter, in pixels.
 _A_PATCH = 80  # Longer side of a numbered patch, in pixels.
 _MOST = 1600  # Longest side of a photograph with numbered patches.

@@ -32,7 +32,7 @@ BESIDE = "aZ09(%).,|…"  # Characters that are written beside a name.
 _NO_CHARACTER = "\U0010ffff"  # Drawn like any missing character.
 # The start of a character's name in Unicode, before its sound.
 _NAMED = re.compile(r"\b(?:LETTER|SYLLABLE|CHARACTER|SIGN)(?: SMALL)? (.+)")
-_with_script: dict[str, list[str]] = {}
+_with_script: dict[str, list[str]] = {}  # The machine's fonts by script.
 
 
 def forget() -> None:

@@ -15,7 +15,9 @@ from vit_jax.inspection.charts import COLORS, PALE
 
 _MARKERS = "osD^v"
 _TITLE = 66  # Most characters in a line of the title.
-_APART = 0.14  # Between lines that share a name on the horizontal axis.
+# Distance of lines that share a name on the horizontal axis, on which the
+# names are 1 apart.
+_APART = 0.14
 
 
 def study_figure(

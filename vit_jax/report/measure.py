@@ -29,6 +29,7 @@ from vit_jax.workdir.records import METRICS, STARTS, read_metrics, read_starts
 
 _PANELS = 6  # Examples that a task may draw in its own way.
 Draw = Callable[[Any, Sequence[tuple]], Sequence[Photograph]]
+"""As `tasks.pictures.Draw`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +286,7 @@ def _measure(run: SavedRun, track: Track) -> Measured:
 def _show_example(
   run: SavedRun, example: Example, draw: Draw | None
 ) -> ShownExample:
-  """The pictures of an example: the task's own with `draw`, or a rollout."""
+  """An example with its picture by `draw`, or its rollout if that is None."""
   source_example = run.source[example.index]
   preprocessing = run.loaded.preprocessing
   rollout = drawn = None

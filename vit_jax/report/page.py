@@ -112,7 +112,10 @@ def _plain(value: Any) -> Any:
 
 
 def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
-  """The result in a sentence or two; empty without any evaluation."""
+  """The result in a sentence or two.
+
+  It is "" if a single run has no score, or fewer than two of several have one.
+  """
   if len(runs) == 1:
     (run,) = runs
     more = run.measured.outcome.headline() if run.measured else ""
@@ -165,14 +168,18 @@ def _same_images(ranked: _Ranked) -> bool:
 
 
 def _alike(ranked: _Ranked) -> str:
-  """Says that the images cannot tell the first two runs apart; may be empty."""
+  """A sentence if the images cannot tell the first two runs apart; else ""."""
   (_, first), *_ = ranked
   assert first.task is not None  # A run with a score has a task.
   return first.task.scores.alike([(name, run.scores) for name, run in ranked])
 
 
 def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
-  """Identifies the images of `run.scores`, as far as the folder says."""
+  """What `run.scores` were measured on: equal for runs that can be compared.
+
+  It holds the data, the metric that is the score, and the number of examples,
+  as far as the run's folder says.
+  """
   keys = ("name", "root", "train_split", "eval_split", "eval_fraction")
   config = [run.config.get(f"data.{key}") for key in keys]
   if run.measured and run.measured.data_name.endswith(", held out"):

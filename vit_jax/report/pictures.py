@@ -17,7 +17,8 @@ from vit_jax.inspection.photograph import LONGEST, in_colours
 from vit_jax.report.measure import Measured, ShownExample
 from vit_jax.runtime.printable import printable_lines
 
-_PIXELS = 11 * 72 / SMALL  # In an inch of a chart whose text has 11.
+# Pixels of an inch of a chart, if its text of `SMALL` points is 11 pixels high.
+_PIXELS = 11 * 72 / SMALL
 _SMALL_SIDE = 96  # Smaller photographs are shown with their pixels as squares.
 
 
@@ -26,8 +27,8 @@ class Picture:
   """An image in the page.
 
   A `small` one is shown with its pixels as squares. A chart, whose colours are
-  inverted in dark mode, has a `narrow` version for narrow screens; `least` is
-  the width in pixels that its text needs, if such a screen has fewer.
+  inverted in dark mode, has a `narrow` version for narrow screens. `least` is
+  the width in pixels that its text needs; 0 if every screen has that.
   """
 
   uri: str

@@ -22,9 +22,9 @@ from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import counted
 
 _SIDE = 192  # Pixels of the longer side of an image.
-_IN_SHEET = 12  # Images of a group, of a cluster or of a query's nearest.
-_SHEETS = 30  # Groups or queries.
-_LONE = 24
+_IN_SHEET = 12  # Most images shown of a group, of a cluster or of a query.
+_SHEETS = 30  # Most groups, or queries, that are shown.
+_LONE = 24  # Most images shown that are like no other.
 
 
 @dataclasses.dataclass(frozen=True)

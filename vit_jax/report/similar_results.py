@@ -32,7 +32,7 @@ class Similar:
     nearest: The nearest images of each image, `_FOR_GROUPS` of them or more, if
       there are so many.
     groups: Near-duplicates; those across splits come first.
-    clusters: The clusters.
+    clusters: The cluster of each image, and how typical of it the image is.
   """
 
   files: tuple[str, ...]
@@ -136,8 +136,8 @@ class Answers:
 
   Attributes:
     queries: The paths of the queries.
-    files, names: Those of the images.
-    nearest: The nearest of each query.
+    files, names: The paths of the images, as in `Similar`.
+    nearest: The nearest images of each query, by their places in `files`.
   """
 
   queries: tuple[str, ...]
@@ -180,7 +180,10 @@ class Answers:
     )
 
   def table(self, k: int) -> list[list[str]]:
-    """The rows of the CSV file: each query's nearest."""
+    """The rows of the CSV file: all nearest images of each query.
+
+    `k` has no effect, as `of` has chosen so many.
+    """
     del k
     table = [["query", "rank", "file", "cosine"]]
     for number, name in enumerate(self.queries):

@@ -90,11 +90,11 @@ def _check_packing(settings: Settings) -> None:
   if row is not None and row < max(tokens, images):
     raise ValueError(
       f"data.row_tokens={row} has no room for an image of data.tokens={tokens}"
-      f", or for data.images_per_row={images} images of a patch: set it to "
-      f"{max(tokens, images)} or more."
+      f", or for data.images_per_row={images} images of one patch each: set it "
+      f"to {max(tokens, images)} or more."
     )
   if data.min_tokens is not None and data.min_tokens > tokens:
     raise ValueError(
       f"data.min_tokens={data.min_tokens} is more than data.tokens={tokens}, "
-      "the most of an image: set it to that or less."
+      "the most tokens of an image: set it to that or less."
     )

@@ -16,6 +16,7 @@ from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import flat, replaced, to_dict
 from vit_jax.training import sharding
 
+# Keys that a resumed run takes from its beginning if they are None.
 _KEPT = (
   "data.eval_split",
   "data.label_separator",
@@ -30,13 +31,14 @@ _KEPT = (
 def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   """The settings of a resumed run: some keys keep the value that was saved.
 
-  If the command does not set them, these are keys whose default has changed
-  since, those of the evaluation split, and those of `fastest`.
+  A key that the command does not set keeps it if its default has changed since
+  the run began, or if it is in `_KEPT`. `saved` is the run's description.
   """
   old, before, default, now = (
     flat(to_dict(s))
     for s in (read_saved(saved["config"]), read_saved({}), Settings(), settings)
   )
+  # `before` has the defaults of older versions, and `default` those of now.
   old_values = {
     key: before[key]
     for key in old
@@ -50,7 +52,10 @@ def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 
 
 def with_sides(settings: Settings, train: Source) -> Settings:
-  """The settings with the rule that held images out, for the run to keep."""
+  """The settings with the rule by which images were held out of `train`.
+
+  The run keeps the rule, so that it holds the same images out when resumed.
+  """
   return dataclasses.replace(
     settings, data=dataclasses.replace(settings.data, **sides(train))
   )

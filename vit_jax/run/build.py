@@ -64,7 +64,7 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
       f"model.variant={settings.model.variant!r} and pretrained="
       f"{settings.pretrained!r} both choose the model: leave out the one that "
       "you gave, or, if the configuration set it, take --config=finetune "
-      f'(config="finetune" in Python), which sets none{data}.'
+      f'(config="finetune" in Python), which sets no variant{data}.'
     )
   from vit_jax.pretrained.load import open_checkpoint
 
@@ -91,8 +91,8 @@ def start_leaves(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """The parameters of a run's model that a checkpoint gives, by path.
 
-  They are those of the model without `scan`. Raises ValueError as
-  `transfer.leaves`.
+  Their paths and shapes are those of the model without `scan`. Raises
+  ValueError as `transfer.leaves`.
   """
   from vit_jax.pretrained import transfer
 
@@ -206,7 +206,7 @@ def check_rows(settings: Settings, mesh: Mesh) -> None:
       fits = -(-settings.batch_size // images) * images
       raise ValueError(
         f"batch_size={settings.batch_size} is no multiple of "
-        f"data.images_per_row={images}; the next size that is is {fits}."
+        f"data.images_per_row={images}; the next multiple is {fits}."
       )
     name = f"batch_size / {images} images in a row"
   sharding.check_batch(name, settings.rows, mesh, settings.parts)
@@ -331,7 +331,7 @@ def check_workdir(settings: Settings, workdir: str) -> None:
   root = settings.data.root
   if not root:
     return
-  # Imported here because few data sets are folders, and it reads all layouts.
+  # Imported here, since only runs on folders need all readers of layouts.
   from vit_jax.data.reading.image_folder import lies_among_classes
 
   if lies_among_classes(settings.data, workdir):

@@ -144,13 +144,17 @@ def nearest(key: str, cls: type[Section]) -> str:
 def other_units(
   config: Mapping[str, Any], cls: type[Section] = Settings
 ) -> dict[str, int]:
-  """The keys of a length's other units, set to 0, if one unit is given."""
+  """The keys of a length's other units, set to 0, if one unit is given.
+
+  For total_steps=100, they are total_epochs and total_examples.
+  """
   valid_keys = set(all_keys(cls))
   zeros: dict[str, int] = {}
   for key in config:
     name = key.rpartition("_")[0]
     lengths = {f"{name}_{unit}" for unit in UNITS}
-    if key in lengths <= valid_keys and config[key]:
+    is_length = key in lengths and lengths <= valid_keys
+    if is_length and config[key]:
       zeros |= dict.fromkeys(lengths - {*config}, 0)
   return zeros
 

@@ -29,9 +29,11 @@ _TASK = "data.task"
 # Both configurations for classes smooth labels; these tasks cannot.
 _SMOOTHING = "loss.label_smoothing"
 _UNSMOOTHED = ("multilabel", "regression")
+# Keys, besides those of the tasks' sections, that say what is learned.
 _SAYS = (_TASK, "data.labels")
 # Keys of `data` that say how a file of labels is read.
 _COLUMNS = ("root", "file_column", "label_columns", "group_column")
+# Beginnings of the keys of tasks that the data's own labels may tell.
 _TOLD = tuple(
   f"{section}." for section in SECTIONS if section in LABELLED_TASKS
 )
@@ -43,8 +45,9 @@ def suited(
 ) -> tuple[dict[str, str], str]:
   """The configuration for DATA, and why.
 
-  Returns keys with their values, and the reason, a part of a sentence. The key
-  "config" names the configuration, and is absent if the user gives one.
+  Returns keys with their values, and the reason, a part of a sentence between
+  commas, or "". The key "config" names the configuration, and is absent if the
+  user gives one.
 
   Args:
     data: A folder of images, a file of labels, or a packed folder.
@@ -61,7 +64,7 @@ def suited(
   said = [
     key for key in values if key in _SAYS or key.startswith(_SECTION_STARTS)
   ]
-  # Keys of a task that the data may tell do not say that they are for it.
+  # A key of such a task does not decide that the data are for this task.
   if all(key.startswith(_TOLD) or key == _TASK for key in said):
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise
@@ -102,7 +105,10 @@ def _table_settings(
 def _for_config(
   values: Mapping[str, str], workdir: str
 ) -> tuple[dict[str, str], str]:
-  """The keys that a given configuration sets for the data, and why."""
+  """The keys that a given configuration sets for the data, and why.
+
+  Both are empty if the configuration depends on no data.
+  """
   config = values["config"].partition(":")[0]
   if values["config"] not in (GOING_ON, _PAIRS) and config != _DEPTH:
     return {}, ""
@@ -119,6 +125,10 @@ def _for_config(
 def _for_classes(
   values: Mapping[str, str], workdir: str
 ) -> tuple[dict[str, str], str]:
+  """The keys for a folder of classes, or a file of labels, and why.
+
+  They are those of a run from scratch, or with weights those of fine-tuning.
+  """
   if "pretrained" not in values:
     return {"config": FOR_CLASSES}, ""
   # Imported here, as it reads the list of known weights.
@@ -134,7 +144,10 @@ def _task(found: "Recognised") -> str:
 
 
 def _may_begin(task_name: str, workdir: str) -> bool:
-  """Whether a run there, if there is one, has this task too."""
+  """Whether a run of this task may begin or go on in `workdir`.
+
+  It may not if a run of another task is there. The task "" fits any run.
+  """
   from vit_jax.workdir.checkpoint import begun_config
 
   begun = begun_config(workdir)

@@ -22,6 +22,7 @@ from vit_jax.tasks.scores import PROBES, SINCE_START, Score, judged
 from vit_jax.tasks.task import Task
 
 ProbeMetrics = Callable[[Any, Track], dict[str, Any]]
+"""A function from parameters and a progress display to metrics by key."""
 
 
 def open_stream(
@@ -230,8 +231,9 @@ def make_neighbours(
 def probe_data(settings: Settings, splits: Splits) -> tuple[Settings, Splits]:
   """The settings and the splits of the probes' data, if a run has probes.
 
-  If `fewshot.data` has neither a name nor a root, the run's own two splits are
-  used; if it has no `data_dir`, the run's is used.
+  A run without probes gets both back unchanged. If `fewshot.data` has neither a
+  name nor a root, the run's own two splits are used; if it has no `data_dir`,
+  the run's is used.
   """
   own_data = settings.fewshot.data
   if not (own_data.name or own_data.photographs) or not _makers(settings):

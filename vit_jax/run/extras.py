@@ -185,6 +185,7 @@ def with_teacher(
 
 
 def _shapes_of_teacher(loaded: Loaded, mesh: Mesh, dtype: Any) -> Any:
+  """Shapes and shardings of the parameters of a teacher of this type."""
   model = loaded.model.clone(dtype=dtype)
   init = make_params_init(model, loaded.preprocessing.image_shape)
   return sharding.array_shapes(init, mesh)

@@ -40,11 +40,19 @@ _FREE = {
   "dropout_rate",
   "embedding_dropout_rate",
 }
-"""Fields of a model that may have any value: its row fits all the same."""
+"""Fields of a model that its row does not depend on."""
 
 
 class Row(NamedTuple):
-  """The fastest settings of a model on a chip; `untuned` is 0 if not known."""
+  """The fastest settings of a model on a chip.
+
+  Attributes:
+    chip, model: Their names.
+    tokens: Tokens of an image.
+    images: Images of a batch on each device.
+    mcycles: The estimate of a step with these settings, in 1e6 cycles.
+    untuned: The estimate with the default settings; 0 if it is not known.
+  """
 
   chip: str
   model: str
@@ -86,13 +94,13 @@ def row_of(
 ) -> Row | None:
   """The row of a run whose settings are resolved; None if there is no row.
 
-  All rows are for models trained as a whole, by Adam, with a loss that depends
-  only on their own outputs.
+  All rows are for models trained as a whole, by Adam, without a teacher, with a
+  loss that an example has by itself.
   """
   chip, optimizer = chip_of(devices[0]), settings.optimizer
-  others = settings.lora.rank or settings.distill.teacher
-  others = others or optimizer.freeze_layers or optimizer.kind != "adam"
-  if chip is None or others or not _is_plain(model):
+  differs = settings.lora.rank or settings.distill.teacher
+  differs = differs or optimizer.freeze_layers or optimizer.kind != "adam"
+  if chip is None or differs or not _is_plain(model):
     return None
   if task.objective(model, make_preprocessing(settings)).couples:
     return None

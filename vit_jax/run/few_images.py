@@ -51,7 +51,9 @@ _LEAST_MOMENTUM = 0.9
 # or less would be needed for it.
 _STEPS_AN_EPOCH = 4
 _LEAST_BATCH = 8
+# Keys that decide how many steps a run has.
 _LENGTHS = ("batch_size", *(f"total_{unit}" for unit in UNITS))
+# Keys that `continued` may set, and that a begun run keeps.
 _FITTED = (
   "lora.rank",
   "optimizer.peak_lr",
@@ -66,8 +68,9 @@ def fine_tuning(
 ) -> tuple[dict[str, str], str]:
   """The configuration that suits the images and `pretrained`, and why.
 
-  Returns keys with their values, and the reason, a part of a sentence. The key
-  "config" names the configuration.
+  Returns keys with their values, and the reason, a part of a sentence such as
+  ", which has 2,000 training images,", or "". The key "config" names the
+  configuration.
 
   Args:
     values: The values on the command line, as text, by dotted key.
@@ -80,7 +83,7 @@ def fine_tuning(
     count = _count(values, task)
   if count is None:
     return {"config": "finetune"}, ""
-  if count >= FEW or _trains_all(workdir):
+  if count >= FEW or _began_without_probe(workdir):
     return {"config": "finetune"}, f", which has {count:,} training images,"
   chosen = {"config": "finetune:small"}
   pooling = _pooling(values["pretrained"], workdir)
@@ -113,7 +116,7 @@ def continued(
   count = len(splits.train)
   choices = choices_of_count(config, values, count)
   labelled = None
-  if "data.root" in values:  # All others keep their labels.
+  if "data.root" in values:  # Only of a folder are labels left out.
     labelled = _splits(values, labels=True)
   if labelled and _total(labelled) == _total(splits):
     why = "their classes measure the features by k-NN"
@@ -133,7 +136,7 @@ def with_depth_head(
 ) -> tuple[dict[str, str], str]:
   """The keys with which a run goes on with a depth head, and why.
 
-  They are none if `pretrained` is no folder of a model for depth, or the user
+  There are none if `pretrained` is no folder of a model for depth, or the user
   chooses another head. Returns keys with their values, and the reason, a part
   of a sentence. A run that has begun keeps its values.
   """
@@ -211,9 +214,10 @@ def _has_texts(source: str) -> bool:
 def choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
-  """The keys with values that the number of images decides, and the reasons.
+  """The choices that the number of images decides.
 
-  `config` is updated: it gets the run's length and the batch size.
+  Each is a dictionary of keys with their values, and the reason. `config` is
+  updated: it gets the run's length and the batch size.
   """
   from vit_jax.run.settings import read
 
@@ -256,7 +260,7 @@ def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
 
 
 def _batch(usual: int, count: int) -> int:
-  """The batch size for so many training images."""
+  """The batch size for `count` training images, at most the `usual` one."""
   most = min(max(count // _STEPS_AN_EPOCH, _LEAST_BATCH), count)
   return min(usual, 1 << max(most.bit_length() - 1, 1))
 
@@ -281,6 +285,7 @@ def _lengths(config: ConfigDict, values: Mapping[str, str]) -> dict[str, Any]:
 def _not_given(
   chosen: Mapping[str, str], values: Mapping[str, str]
 ) -> dict[str, str]:
+  """The chosen keys that the command line does not set itself."""
   return {key: value for key, value in chosen.items() if key not in values}
 
 
@@ -300,8 +305,8 @@ def download() -> str:
   return f"{known.KNOWN[hints.WEIGHTS].parameters * 4 / 1e6:.0f} MB"
 
 
-def _trains_all(workdir: str) -> bool:
-  """Whether a run that has begun in the folder began without a probe."""
+def _began_without_probe(workdir: str) -> bool:
+  """Whether the folder has a run whose head did not start from a probe."""
   from vit_jax.workdir.checkpoint import begun_config
 
   begun = begun_config(workdir) or {}

@@ -75,9 +75,9 @@ def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
 
   DATA is a folder of images, a file of labels or a configuration: the word that
   is neither a flag nor its value. All flags have to be defined before. In the
-  result, `--config` comes before its keys. It has to replace the words in
-  `sys.argv`, where `config_flags` looks for the keys. Raises ValueError if DATA
-  is none of these, or if a setting is given twice.
+  result, `--config` comes before its keys. The result has to replace the words
+  in `sys.argv`, where `config_flags` looks for the keys. Raises ValueError if
+  DATA is none of these, or if a setting is given twice.
 
   Args:
     words: The command line, without the name of the program.
@@ -304,7 +304,8 @@ def config_settings(
 ) -> Any:
   """Reads the settings from the flags.
 
-  `given` are keys that the command line sets by other words, with their values.
+  `given` has further keys with their values, which the command line sets by
+  words that are no flags, such as DATA.
 
   A length on the command line replaces the one that the file gives in another
   unit. One number for a size is the side of a square, and the text None leaves

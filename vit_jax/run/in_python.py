@@ -52,7 +52,7 @@ _SHORT = {
   "learning_rate": "optimizer.peak_lr",
   "validation_split": "data.eval_fraction",
 }
-# Values of a key by the value of a keyword of other libraries.
+# A keyword of other libraries -> our key, and its value for each of theirs.
 _SWITCHES = {
   "freeze_backbone": ("optimizer.freeze_layers", {True: -1, False: 0}),
   **dict.fromkeys(
@@ -338,7 +338,7 @@ def _path(data: Any) -> str:
 
 
 def _run_name(value: Any) -> str:
-  """The run that a value names; "" if it names none, such as True."""
+  """The path of a run that a value is; "" for a value such as True."""
   return os.fspath(value) if isinstance(value, str | os.PathLike) else ""
 
 
@@ -349,7 +349,11 @@ def _implied_settings(
   values: Mapping[str, Any],
   writes_run: bool = True,
 ) -> dict[str, Any]:
-  """The settings that the command would take `data` for."""
+  """The settings that the command would derive from `data`, by key.
+
+  Among them may be "config", and with `writes_run` "workdir". Raises ValueError
+  as `flags.flags_of_data`.
+  """
   values_by_flag = {f"config.{key}": value for key, value in values.items()}
   values_by_flag |= {"config": config} if config is not None else {}
   values_by_flag |= {"workdir": workdir} if workdir is not None else {}

@@ -47,7 +47,7 @@ def train(
     allow_changes: Whether a checkpoint of other settings or data may be
       resumed.
     may_lower_batch: Whether a batch that is larger than the training split
-      gets smaller, rather than to be refused.
+      is made smaller; otherwise it is refused.
     on_step: Functions to call after each step, see `train_loop.OnStep`.
 
   Raises:
@@ -116,6 +116,7 @@ def train(
 
 
 def _watchdog(settings: Settings, workdir: str) -> Watchdog:
+  """The watchdog of a run, with a file for the stacks of this process."""
   stacks = f"{workdir.rstrip('/')}/stacks_{jax.process_index()}.txt"
   return Watchdog(settings.hang_factor, epath.Path(stacks).expanduser())
 
@@ -150,9 +151,10 @@ def _open_run(
 def step_compiled(
   plan: Plan, newest: int | None
 ) -> contextlib.AbstractContextManager[sharding.Compiling | None]:
-  """Compiles the train step beside the work inside, unless no step is left.
+  """A context that compiles the train step while the work inside it is done.
 
-  It is compiled for every shape that a batch may have.
+  It is compiled for every shape that a batch may have. The context yields what
+  is being compiled, or None if no step is left to take.
 
   `newest` is the step of the newest checkpoint, if there is one.
   """
@@ -174,10 +176,10 @@ def _check_memory(
   if found := [shortage for shortage in every if shortage is not None]:
     lacking = max(found)  # By the bytes that are needed.
     unit = sharding.batch_shards(plan.mesh) * plan.settings.parts
-    recomputes = getattr(plan.model.trunk, "remat", "") == "none"
+    may_recompute = getattr(plan.model.trunk, "remat", "") == "none"
     size = plan.settings.batch_size
     display.note(
-      memory.shortage_warning(lacking, size, unit, recomputes=recomputes)
+      memory.shortage_warning(lacking, size, unit, recomputes=may_recompute)
     )
 
 

@@ -264,7 +264,10 @@ class Plan:
 
   @functools.cached_property
   def operations_by_shape(self) -> list[Operations]:
-    """The operations of a train step for an image, by `step_shapes`."""
+    """The operations of matrix products for an image, in units of 1e9.
+
+    There is one for each of `step_shapes`, in their order.
+    """
     images = self.settings.data.images_per_row
     every = (
       step_gflops(self.model, self.objective, self.extras, *shapes)
@@ -276,7 +279,7 @@ class Plan:
 
   @property
   def operations(self) -> Operations:
-    """The operations of a train step for an image, the mean over batches."""
+    """The operations for an image, the mean over batches of all shapes."""
     forward, step = 0.0, 0.0
     shares = (share for _, share in by_share(self.train_transform))
     for one, share in zip(self.operations_by_shape, shares, strict=True):
@@ -416,7 +419,8 @@ def make_plan(
     settings = begun.with_lower_batch(settings, mesh, splits.train)
   task = _fit_task(task, settings, splits)
   _check_length(settings, splits.train)
-  starts = iter([start])  # If a run deletes it, the next one is opened.
+  # If a run deletes this checkpoint, `_assemble` opens the next one.
+  starts = iter([start])
 
   def assembled() -> Plan:
     start = next(starts, None)
@@ -436,8 +440,8 @@ def plan_of_shapes(
 ) -> Plan:
   """The plan of a run on data of these sizes and on these devices.
 
-  It opens neither of them, and reads no array of a checkpoint. Raises
-  ValueError if the settings are invalid.
+  It opens neither the data nor the devices, and reads no array of a checkpoint.
+  Raises ValueError if the settings are invalid.
   """
   task = build.task_of(settings)
   settings, task, start = build.with_text_setup(settings, task, with_data=False)

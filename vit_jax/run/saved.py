@@ -50,6 +50,7 @@ class SavedRun:
 
   Attributes:
     loaded: The checkpoint, with the model as it was trained.
+    task: The run's task, with the facts of its labels.
     settings: The run's settings, with the data's current location.
     params: The checkpoint's parameters, averaged if the run averages them.
     source: The split to evaluate on.
@@ -196,7 +197,7 @@ def evaluate_checkpoint(
   shown = evaluation_text(metrics, run.task.scores.metrics) + outcome.remark
   shown = f"step {run.loaded.step:,} on {run.source.name}: {shown}"
   known, advice = "", ""
-  if options.get("folder") is None:  # The folds are of its own.
+  if options.get("folder") is None:  # The folds are of the run's own data.
     metrics |= kept_folds(metrics_so_far(epath.Path(workdir).expanduser()))
   elif first:
     files: Any = run.source
@@ -306,8 +307,8 @@ def _notes_on_images(
 ) -> list[str]:
   """A line if a folder that is given as the run's own holds other images.
 
-  It is told by the number of training images. `source` is the split that is
-  evaluated.
+  The number of training images tells that; if it is the same, there is no line.
+  `source` is the split that is evaluated.
   """
   description: Any = loaded.description
   data, trained = settings.data, description.get("train_examples")
@@ -405,10 +406,10 @@ def _with_labels_file(
 
 
 def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
-  """The settings of the data with another folder, of what the run is on.
+  """The settings of the data with another folder, of the run's kind.
 
   It has classes or masks, or images alone for a task without labels. Raises
-  ValueError if the run is on none of these.
+  ValueError if the run's data are of another kind.
   """
   if task.labels.reader and not data.labels_file:
     return dataclasses.replace(data, root=os.path.expanduser(folder))
@@ -437,6 +438,7 @@ def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
 
 
 def _mesh(loaded: Loaded) -> Mesh:
+  """The run's mesh, or a data-parallel one if that does not fit here."""
   description: Any = loaded.description
   return sharding.make_mesh(**vars(settings_here(description["config"]).mesh))
 

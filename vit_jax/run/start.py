@@ -31,7 +31,9 @@ from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
 from vit_jax.workdir.description import check_same_run
 from vit_jax.workdir.records import metrics_so_far
 
-_MOST_MOVED = 0.05  # A head whose weights move further is no longer the probe.
+# A head is no longer the probe that it started from if its weights move further
+# than this share of their root mean square.
+_MOST_MOVED = 0.05
 
 # Imported only by the runs that need it.
 if TYPE_CHECKING:
@@ -272,6 +274,10 @@ def _start(plan: Plan, scanned: bool) -> tuple[Callable, TrainState]:
 
 
 def _in_layout(plan: Plan, state: TrainState, scanned: bool) -> TrainState:
+  """The state with its blocks stacked if the plan's model scans them.
+
+  `scanned` says whether they are stacked in `state`.
+  """
   if scanned == plan.model.scan:
     return state
   change = plan.parts.unstack if scanned else plan.parts.stack

@@ -106,9 +106,13 @@ def header(
 
 
 def _about_images(plan: Plan) -> list[tuple[str, str]]:
-  """The line of the transform's method `about`, if it has anything to say."""
+  """The name and the text of a line on how images are changed for training.
+
+  The transform's method `about` gives it. The list is empty without a line.
+  """
   transform: Any = plan.train_transform
-  if not hasattr(transform, "about"):  # One that adds texts holds the images'.
+  # A transform that adds texts holds that of the images.
+  if not hasattr(transform, "about"):
     transform = getattr(transform, "images", None)
   about = getattr(transform, "about", None)
   text = about(plan.source) if about else ""
@@ -236,7 +240,10 @@ def _better_command(plan: Plan) -> str | None:
 
 
 def _count_trained(plan: Plan) -> int:
-  """The number of values that are trained; LoRA's state holds no others."""
+  """The number of parameters that are trained.
+
+  All in the state of a run with LoRA are, unless its task freezes them.
+  """
   params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
   frozen = plan.task.is_frozen
   trained = {path: x for path, x in params.items() if not frozen(path)}
@@ -247,6 +254,7 @@ def _count_trained(plan: Plan) -> int:
 
 
 def _lora(plan: Plan) -> str:
+  """LoRA's settings, the number of its kernels and its base, in words."""
   settings = plan.settings.lora
   base = plan.extras.sources["base"]
   shapes = flatten_dict(plan.param_shapes, sep="/")
@@ -278,7 +286,7 @@ def _average(plan: Plan) -> str | None:
 
 
 def _teacher(plan: Plan) -> str:
-  """The teacher and its images."""
+  """The source of the teacher, and what the task says of it."""
   teacher = plan.extras.teacher
   source = plan.extras.sources["teacher"]["source"]
   assert teacher is not None
@@ -418,7 +426,10 @@ def _learned_nothing(plan: Plan, score: float, count: int) -> bool:
 
 
 def _at_chance(plan: Plan, said: str | None, score: float) -> str:
-  """A line on a run that seems to have learned nothing."""
+  """A line on a run that seems to have learned nothing.
+
+  `said` is the score in words.
+  """
   chance = plan.evaluation.chance
   assert chance is not None
   how, so = "no", "nothing was learned"

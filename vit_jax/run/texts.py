@@ -120,6 +120,7 @@ def _check_new(settings: Settings) -> None:
 
 
 def _is_of_pieces(place: str) -> bool:
+  """Whether a tokenizer's file or folder is one of SentencePiece."""
   if os.path.isdir(os.path.expanduser(place)):
     return not os.path.exists(os.path.join(place, "tokenizer.json"))
   return place.endswith(".model")
@@ -137,7 +138,10 @@ def _text_tower_of(start: Loaded | None) -> LoadedText | None:
 
 
 def with_text_weights(loaded: Loaded) -> Loaded:
-  """An image tower with the parameters of the text tower beside it, if any."""
+  """An image tower, whose parameters include those of its text tower.
+
+  A checkpoint without a text tower is returned as it is.
+  """
   text = _text_tower_of(loaded)
   if text is None:
     return loaded
@@ -198,7 +202,10 @@ def _captions_of_records(source: Source) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class _Collecting(Captions):
-  """Captions whose texts are kept, of a file, or are labels, of records."""
+  """Captions as texts: those of a file are kept in `texts`.
+
+  Those of a record are its label.
+  """
 
   texts: list[str] = dataclasses.field(default_factory=list)
 

@@ -45,6 +45,7 @@ class Tracer:
           self._send()
 
   def _send(self) -> None:
+    """Uploads the local trace, and then deletes it here."""
     for path in pathlib.Path(self._local).rglob("*"):
       if path.is_file():
         name = path.relative_to(self._local).as_posix()

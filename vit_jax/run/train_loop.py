@@ -237,6 +237,7 @@ class TrainLoop:
     return state, metrics
 
   def _log_if_due(self, step: int, metrics: dict[str, jax.Array]) -> None:
+    """Logs means where they are due, and shows the first step's metrics."""
     lengths, out = self.plan.lengths, self.outputs
     if due(step, lengths.log_every, lengths.total):
       self._log(step)
@@ -282,6 +283,7 @@ class TrainLoop:
     return metrics
 
   def _has_stalled(self) -> bool:
+    """Whether the run stops early, as its score no longer gets better."""
     return stalled(self._scores, self.plan.settings.early_stop_evaluations)
 
   def _save(self, state: TrainState, step: int, scores: Scores) -> None:
@@ -332,12 +334,14 @@ class TrainLoop:
         out.writer.write_digests(step, row)
 
   def _trace(self, write: Callable, *of_step: Any) -> None:
+    """Calls a method of the tracer; if it cannot write, a line says so."""
     with optional_write(
       self.outputs.display, "the profile", "; the run goes on"
     ):
       write(*of_step)
 
   def _say_early(self, step: int) -> None:
+    """Prints a line if the run ended before its last step."""
     patience = self.plan.settings.early_stop_evaluations
     if step < self.plan.lengths.total:
       why = f"{patience} evaluations without a better score."

@@ -175,7 +175,7 @@ def values(*names: str) -> dict[str, Any]:
 
 
 def first_given(*names: str) -> str | None:
-  """The first of these flags that is given a value, or None."""
+  """The name of the first of these flags that is given a value, or None."""
   for name in names:
     flag = flags.FLAGS[name]
     if flag.value and not flag.using_default_value:

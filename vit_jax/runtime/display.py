@@ -23,6 +23,10 @@ from rich.table import Column
 from vit_jax.runtime.printable import counted, fit, printable_lines
 
 Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
+"""A function from items, words on the work and their number to the items.
+
+It may show how many of them are done, as `Display.track` does.
+"""
 
 # The end of the name of a score that is measured without averaged parameters.
 _PLAIN = "_not_averaged"

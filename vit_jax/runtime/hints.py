@@ -33,9 +33,10 @@ _NEAR = 0.75
 def near_names(
   name: str, candidates: Iterable[str], cutoff: float = 0.6
 ) -> list[str]:
-  """The candidate that is most similar to `name`, if any is similar.
+  """The candidate that is most similar to `name`, in a list of one.
 
-  Capitals, "-", "_" and spaces make no difference.
+  The list is empty if no candidate is similar enough. Capitals, "-", "_" and
+  spaces make no difference.
   """
   by_plain = {_plain(other): other for other in candidates}
   near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=cutoff)
@@ -62,7 +63,7 @@ def hint_for_attribute(name: str, owner: str, names: Iterable[str]) -> str:
 def attribute_error(
   obj: object, name: str, of: str, who: str
 ) -> AttributeError:
-  """The error on an attribute that an object does not have.
+  """The AttributeError for an attribute that an object does not have.
 
   Args:
     obj: The object.
@@ -201,8 +202,9 @@ def hint_for_path(path: str, names: Iterable[str] = ()) -> str:
   """The end of a sentence on a path that does not exist; "" if it has none.
 
   It names a similar path in the same folder, or one of `names`. Otherwise, it
-  says what to do about an address, or which folder of the path is missing. A
-  path that exists is of another kind than was needed.
+  says what to do about an address, or which folder of the path is missing. Of a
+  path that exists, it says whether that is a file or a folder, as it is then
+  not of the kind that was needed.
   """
   if "://" in path:
     return "it is an address: download it, and give its folder or file."
@@ -279,11 +281,11 @@ def find_run(path: str) -> str:
 
 
 def similar_path(path: str) -> list[str]:
-  """The path in the same folder whose name is most similar, if any is.
+  """The path in the same folder whose name is most similar, in a list of one.
 
-  Endings choose only among names that differ in nothing else, as most images
-  have the same one. The path itself is left out, since it may exist and not be
-  what was needed.
+  The list is empty if no name is similar enough. Endings choose only among
+  names that differ in nothing else, as most images have the same one. The path
+  itself is left out, since it may exist and not be what was needed.
   """
   folder, name = os.path.split(os.path.expanduser(path).rstrip(os.sep))
   stem = os.path.splitext(name)[0]

@@ -20,7 +20,10 @@ _FLAG = re.compile(
 
 
 def as_settings(values: Mapping[str, str]) -> str:
-  """Keys as `vit_jax.train` takes them, with their values, "" for none.
+  """Keys with their values, written as `vit_jax.train` takes them.
+
+  If a key has the value "", which stands for no value, all are named without
+  values.
 
   >>> from vit_jax.runtime.keywords import as_settings
   >>> as_settings({"data.unknown": "?"})
@@ -32,7 +35,7 @@ def as_settings(values: Mapping[str, str]) -> str:
 
 
 def as_data_settings(values: Mapping[str, str]) -> str:
-  """Keys of `data` as `vit_jax.DataSettings` takes them."""
+  """Keys of `data`, with their values, as `vit_jax.DataSettings` takes them."""
   fields = {_last(key): value for key, value in values.items()}
   if not all(fields.values()):
     return f"{' and '.join(fields)} of vit_jax.DataSettings"
@@ -73,7 +76,10 @@ def rewrite_in_keywords(
 
 
 def _values(text: str) -> dict[str, str]:
-  """The values of flags of keys, without their quotes; "" for none."""
+  """The keys in a text of flags, and their values without quotes.
+
+  The value is "" for a key that is named without one.
+  """
   return {
     found["key"]: (found["value"] or "").strip("'\"")
     for found in _KEY.finditer(text)

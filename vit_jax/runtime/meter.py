@@ -43,8 +43,8 @@ _COUNTS = ("learning_rate", "skipped_images", "skipped_steps")
 class Meter:
   """Averages the training metrics, and measures images per second.
 
-  Metrics stay on the device until they are read. `add` waits until the step
-  before last is done, so that the host is never more than two steps ahead.
+  Metrics stay on the device until they are read. `add` waits until at most two
+  steps are under way, so that the host does not run far ahead of the device.
   `skipped` has (step, metrics) of the most recent consecutive steps that were
   not applied because they were not finite; it is empty if the last was applied.
   `most` is the largest number of steps between two reads; 0 if there is no

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from vit_jax.runtime.printable import say
 
 MENDABLE = 75  # EX_TEMPFAIL: the same command may succeed later.
-_TOLD = (signal.SIGTERM, signal.SIGINT)
+_TOLD = (signal.SIGTERM, signal.SIGINT)  # Requests to stop.
 WAIT = 5  # Seconds before a restart.
 
 
@@ -38,8 +38,8 @@ def supervise(
   command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
   before = newest_step()
   fruitless = 0  # Restarts in a row without a new checkpoint.
-  # Restart if its exit code asks for it, or a signal killed it that was not a
-  # request to stop.
+  # Restart if the exit code asks for it, or if the command was killed by a
+  # signal that was no request to stop.
   while (code := _run(command)) == MENDABLE or (
     code < 0 and -code not in _TOLD
   ):

@@ -247,12 +247,12 @@ def needs(
     if inner:
       yield from needs(kind, f"{name}.")
     if needed := field.metadata["needs"]:
-      others = [
-        prefix * (other.partition("=")[0] in types) + other
-        for other in needed.split(" or ")
-      ]
-      keys = [f"{name}.{k}" for k in all_keys(kind)] if inner else []
-      yield from ((key, others) for key in keys or [name] if key not in others)
+      others = []
+      for other in needed.split(" or "):
+        is_field = other.partition("=")[0] in types  # Of this section.
+        others.append(f"{prefix}{other}" if is_field else other)
+      keys = [f"{name}.{k}" for k in all_keys(kind)] if inner else [name]
+      yield from ((key, others) for key in keys if key not in others)
 
 
 def check_needs(settings: Section) -> None:

@@ -33,9 +33,10 @@ class Shown:
   def _repr_html_(self) -> str:
     parts = [f"<p>{html.escape(self.text)}</p>"] if self.text else []
     parts += map(_element, self.paths[:_MOST])
-    if more := len(self.paths) - _MOST:
+    more = len(self.paths) - _MOST
+    if more > 0:
       folder = os.path.dirname(self.paths[-1])
-      parts += [f"<p>{more} more in {html.escape(folder)}</p>"] * (more > 0)
+      parts.append(f"<p>{more} more in {html.escape(folder)}</p>")
     return "".join(parts)
 
 

@@ -140,7 +140,8 @@ class Watchdog:
   Args:
     times: A step may take this many times the median of the last 100 steps, but
       at least 10 minutes, and other work a day; 0 never ends the process.
-    path: The file for the stacks, local or such as gs://bucket/run/stacks.txt.
+    path: The file for the stacks, local or an address such as
+      gs://bucket/run/stacks.txt.
   """
 
   def __init__(self, times: float, path: epath.Path):
@@ -216,7 +217,7 @@ class Watchdog:
         self._path.write_bytes(stacks)
         written.set()
 
-    # Its file system may be what hangs.
+    # A thread writes, since the file system of `path` may be what hangs.
     threading.Thread(target=write, daemon=True).start()
     place = f"in {self._path}"
     if not written.wait(WRITE_SECONDS):

@@ -40,7 +40,8 @@ _NUMBERS = {
   "could not convert string to float": "it takes a number.",
   "invalid literal for int()": "it takes a whole number.",
 }
-# Flags of commands that open a run, by the last part of a key they stand for.
+# Flags of commands that open a run, by the last part of the key that each of
+# them stands for.
 _OWN_FLAGS: dict[str, str] = dict.fromkeys(("dir", "labels_file"), "root")
 # Keys that say where data lie; commands that open a run have flags of the same
 # name.

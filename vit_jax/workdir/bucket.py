@@ -110,7 +110,7 @@ def cause(error: BaseException) -> BaseException:
 
 
 def names(folder: epath.Path) -> list[str]:
-  """The names of the folders in a folder.
+  """The names of what lies in a local folder, or of the folders on gs://.
 
   On gs:// the store itself is asked, as epath may be out of date.
   """

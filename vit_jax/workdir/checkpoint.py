@@ -42,8 +42,7 @@ class Checkpoints(CheckpointReader):
     workdir: The run's folder, local or an address such as gs://bucket/run.
     keep_last: How many of the newest checkpoints to keep, beside the best.
     read_only: Whether nothing is written to the folder, to which another
-    process
-      may write.
+      process may write.
     keys: The metrics that may be the score by which the best checkpoint is
       found; the score is the first of them that an evaluation has.
     key_of: A function from the description of a run that is only read to the
@@ -88,9 +87,9 @@ class Checkpoints(CheckpointReader):
 
     The checksums are added to the description. `metrics` are those of the
     evaluation after this step, if there was one. A save that fails raises
-    nothing: a line on what went wrong with it, or with the previous one, which
-    ran in the background, is returned, or None. Checkpoints saved earlier are
-    unharmed.
+    nothing. Returns a line on what went wrong, with this save or with the
+    previous one, which ran in the background; None if nothing did. Checkpoints
+    saved earlier are unharmed.
     """
     trees = items(state)
     description = {**description, "checksums": checksums(trees)}
@@ -154,8 +153,9 @@ class Checkpoints(CheckpointReader):
       return
     with contextlib.suppress(OSError):
       orbax_files.delete_partial(folder)
-    size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))  # Compressed.
-    if self._steps:  # The next is about as large.
+    # Compression leaves about this much of the arrays.
+    size = 0.9 * sum(x.nbytes for x in jax.tree.leaves(trees))
+    if self._steps:  # The next checkpoint is about as large as the newest.
       size = sum(bucket.sizes(self._path_of_step(max(self._steps))).values())
     free = shutil.disk_usage(folder).free
     if size > free and jax.process_count() == 1:  # Hosts may disagree.
@@ -182,7 +182,8 @@ class Checkpoints(CheckpointReader):
   def close(self) -> None:
     """Waits until everything is on disk; raises OSError if it cannot be."""
     self.wait()
-    if not self._failed:  # Its other writes may outlast this.
+    # After a failed save, other writes of it may still fail, and log that.
+    if not self._failed:
       self._show()
     if self._problem:
       newest = self.latest_step

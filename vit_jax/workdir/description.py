@@ -172,9 +172,10 @@ def check_same_run(
   workdir: str,
   labels: Labels = SINGLE,
 ) -> None:
-  """Raises ValueError if the run `now` must not resume from `saved`.
+  """Raises ValueError if a run must not resume from a checkpoint.
 
-  `labels` are the kind of its labels.
+  `saved` is the checkpoint's description, and `now` that of the run; `labels`
+  is the kind of the run's labels.
   """
   there, here = _facts(saved), _facts(now)
   changed = [
@@ -286,12 +287,12 @@ def digest(
   batch: Any,
   checksum_of: Callable[[Any], Any] = checksum,
 ) -> dict[str, Any]:
-  """Checksums of a state's parameters and of a batch.
+  """Checksums of a state's trees, and of a batch's arrays as `batch/NAME`.
 
-  The checksum of a tree is the sum over j of (2 j + 1) c_j, where c_j is the
-  checksum of its array j. `checksum_of` is `checksum`, which is to be compiled
-  and returns arrays of JAX, or `checksum_on_host`, which returns NumPy's
-  numbers.
+  The optimizer's state is left out. The checksum of a tree is the sum over j of
+  (2 j + 1) c_j, where c_j is the checksum of its array j. `checksum_of` is
+  `checksum`, which is to be compiled and returns arrays of JAX, or
+  `checksum_on_host`, which returns NumPy's numbers.
   """
   sums = {f"batch/{path}": checksum_of(x) for path, x in named_leaves(batch)}
   xp = jnp if checksum_of is checksum else np
@@ -320,9 +321,9 @@ def _jit_checksum(sharding: NamedSharding | None) -> Any:
 
 
 def _replicated(array: Array) -> NamedSharding | None:
-  """The sharding that puts a sum on every device of an array; None for one.
+  """The sharding that puts a sum on every device of an array's mesh.
 
-  So every host has the sum.
+  So every host has the sum. It is None for an array without a mesh.
   """
   sharding = getattr(array, "sharding", None)
   if isinstance(sharding, NamedSharding):

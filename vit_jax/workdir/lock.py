@@ -165,8 +165,9 @@ class _ObjectLock:
   def _wait_for_death(self) -> int:
     """Waits until the owner counts as dead, and returns the lock's generation.
 
-    Raises ValueError if the owner is alive. The clocks of two machines differ,
-    so this machine's clock measures how long the object does not change.
+    It is 0 if the lock was deleted. Raises ValueError if the owner is alive.
+    The clocks of two machines differ, so this machine's clock measures how long
+    the object does not change.
     """
     generation, holder = self._read()
     owner = str(holder.get("owner", "which is unknown"))
@@ -212,7 +213,7 @@ def _is_dead(holder: dict[str, Any]) -> bool:
 
 
 def _system() -> str:
-  """A name of the system in which process numbers are unique."""
+  """A name of the system, within which a process number means one process."""
   try:
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"

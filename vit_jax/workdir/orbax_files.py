@@ -133,7 +133,10 @@ def _options() -> v1.Context:
 def _complete(
   draft: epath.Path, checkpoint: epath.Path, description: Any, metrics: Any
 ) -> None:
-  """Adds the metrics, the description with all lengths, and last the name."""
+  """Adds the metrics and the description, and then renames the draft.
+
+  The lengths of all other files are added to the description.
+  """
   if metrics:
     (draft / _METRICS).parent.mkdir(exist_ok=True)
     (draft / _METRICS).write_text(json.dumps(metrics))
@@ -239,13 +242,17 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
 
 
 def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> float | None:
-  """The first of these metrics that an evaluation has; None if no score."""
+  """The first of these metrics that an evaluation has.
+
+  It is None if the evaluation has none of them, or this one is no number or
+  above 1, which no score is.
+  """
   score = next((metrics[key] for key in keys if key in metrics), None)
   return score if isinstance(score, int | float) and score <= 1 else None
 
 
 def best(scores: Mapping[int, float | None]) -> int | None:
-  """The step with the best score, the last of equal ones; None without."""
+  """The step with the best score, the last of equal ones; None without any."""
   rated = [(score, step) for step, score in scores.items() if score is not None]
   if not rated:
     return None

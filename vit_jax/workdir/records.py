@@ -46,7 +46,7 @@ from vit_jax.workdir.rows import (
 
 STARTS = "starts.jsonl"
 METRICS, DIGESTS = "metrics.jsonl", "digests.jsonl"
-_MOST_ID = 2**10  # Bytes of the file with the name of a run.
+_MOST_ID = 2**10  # Bytes of the file with a run's id at Weights & Biases.
 _LAST_UPLOAD = 60  # Seconds; without a network, an upload would never end.
 _event: Any = event_pb2  # Type checkers do not know its classes.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
@@ -154,7 +154,10 @@ def _version(package: str) -> str | None:
 
 
 def read_metrics(workdir: epath.Path) -> Rows:
-  """The rows of a run's metrics, by step; raises OSError if that fails."""
+  """The rows of a run's metrics, sorted by step.
+
+  Raises OSError if they cannot be read.
+  """
   table = read_rows(workdir / METRICS, holds_numbers)
   rows = sorted(table.rows, key=lambda row: row["step"])
   return table._replace(rows=rows)

@@ -48,7 +48,7 @@ def read_rows(
 
 
 def read(path: epath.Path) -> bytes:
-  """A file's content, empty without a file; raises OSError if that fails."""
+  """A file's content, b"" without a file; raises OSError if reading fails."""
   with bucket.as_os_error():
     return read_regular(path, MOST_BYTES) if path.exists() else b""
 
@@ -85,7 +85,10 @@ def is_count(value: Any, most: int = _LAST_STEP) -> bool:
 
 
 def is_text(value: Any) -> bool:
-  """Whether a JSON value is a text without half a character, as UTF-8 needs."""
+  """Whether a JSON value is a text that UTF-8 can encode.
+
+  JSON can also hold half of a pair of surrogates, which UTF-8 cannot.
+  """
   if not isinstance(value, str):
     return False
   try:

@@ -130,6 +130,7 @@ def _power(call: Call, exponent: int) -> list[Value]:
 
 
 def _erfc(call: Call) -> list[Value]:
+  """Writes erfc(x) as 1 - erf(x)."""
   (value,) = call.inputs
   graph = call.graph
   one = graph.constant(np.ones((), call.dtypes[0]))
@@ -170,11 +171,13 @@ def _cast(call: Call) -> list[Value]:
 
 
 def _write_cast(call: Call, name: str) -> str:
+  """The name of an array in the type of the equation's output."""
   to = call.graph.type_of(call.dtypes[0])
   return call.graph.node("Cast", name, to=to)
 
 
 def _same(call: Call) -> list[Value]:
+  """Writes nothing: the outputs are the inputs."""
   return [*call.inputs]
 
 
@@ -199,6 +202,7 @@ def _broadcast(call: Call) -> list[Value]:
 def _tile(call: Call) -> list[Value]:
   value, *_ = call.inputs
   repeats = call.params["reps"]
+  # A dimension of size 1 needs no copies: other operations broadcast it.
   if all(1 in pair for pair in zip(value.shape, repeats, strict=True)):
     return [dataclasses.replace(value, shape=call.shape)]
   if any(map(is_symbolic, repeats)):

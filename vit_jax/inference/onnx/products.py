@@ -19,6 +19,7 @@ def _dot_general(call: Call) -> list[Value]:
   depth = _product([x.shape[axis] for axis in over_x])
   rows = [x.shape[axis] for axis in free_x]
   columns = [y.shape[axis] for axis in free_y]
+  # MatMul takes one dimension of rows, or several if no dimension is shared.
   if len(rows) != 1 and (along_x or not rows):
     rows = [_product(rows)]
   left = _arrange(
@@ -66,7 +67,7 @@ def _convolution(call: Call) -> list[Value]:
   form = params["dimension_numbers"]
   dilated = any(step != 1 for step in params["lhs_dilation"])
   if dilated or params["batch_group_count"] != 1:
-    raise Unsupported("a transposed or grouped convolution")
+    raise Unsupported("a transposed convolution, or one with groups of images")
   images = graph.transpose(call.whole(0), form.lhs_spec)
   kernel = call.inputs[1]
   order = form.rhs_spec

@@ -29,8 +29,10 @@ _CHECKPOINTS = "checkpoints"  # The folder of a run that is written first.
 _STEPS = 10  # Steps of a walk from the start to the run.
 
 Arrays = Mapping[str, Any]
+"""The arrays of a model's parameters, by path."""
+# The averaged arrays, their metrics, and words on how they were averaged.
 _Outcome = tuple[Arrays, dict[str, Any], str]
-_Score = Callable[[Arrays], dict[str, Any]]
+_Score = Callable[[Arrays], dict[str, Any]]  # From arrays to their metrics.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,7 @@ class _Tree:
 
   @classmethod
   def of(cls, params: Any) -> "_Tree":
+    """Copies parameters that are on devices to the host."""
     plain = nn.unbox(params)
     flat: Any = traverse_util.flatten_dict(plain, sep="/")
     return cls(
@@ -118,6 +121,7 @@ def merge(
     key = first.task.scores.key
 
     def score(tree: Arrays, name: str = "the average") -> dict[str, Any]:
+      """The metrics of a tree; raises NotFiniteError if it answers NaN."""
       outcome = first.evaluator(trees[0].on_devices(tree), display.track)
       metrics = outcome.metrics
       if outcome.unanswered or not math.isfinite(metrics[key]):
@@ -170,6 +174,7 @@ def _mix(parts: Sequence[tuple[float, Arrays]]) -> Arrays:
 def mean(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
+  """The mean of all runs, whatever their scores are."""
   del members, key
   merged = _mix([(1 / len(trees), tree) for tree in trees])
   return merged, score(merged), f"the mean of {len(trees)}"
@@ -195,7 +200,7 @@ def greedy_soup(
 def best_mixture(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
-  """The best mixture of two; of equal scores, that with most of the second."""
+  """The best mixture of two; of equal ones, that with most of the second."""
   start, end = trees
   share = 0.0
   merged, metrics = start, members[0]
@@ -212,7 +217,7 @@ def best_mixture(
 
 
 def _score_if_finite(score: _Score, arrays: Arrays) -> dict[str, Any] | None:
-  """The score of an average; None if it gives no answers."""
+  """The metrics of an average; None if it answers with NaN."""
   try:
     return score(arrays)
   except NotFiniteError:
@@ -294,7 +299,7 @@ def _write(
     for key, value in source.description.items()
     if key not in ("base", "checksums", "digest")
   }
-  # Its parameters are the average themselves, with LoRA's products merged.
+  # Its parameters are the average, into which LoRA's products are merged.
   config = {**description["config"], "ema_decay": 0.0, "lora": {}}
   description |= {"config": config, "merged": [*runs]}
   description |= first.task.chosen_facts(metrics)

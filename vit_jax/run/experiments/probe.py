@@ -51,8 +51,9 @@ def probe_checkpoint(
 ) -> Outcome | Score:
   """Classifies by the representations of a published checkpoint, or of a run.
 
-  The arguments are those of the command. Raises ValueError if the checkpoint,
-  the data and the settings do not fit together.
+  The arguments are those of the command. Returns an `Outcome` if `probe` is
+  "few_shot", and else a `Score`. Raises ValueError if the checkpoint, the data
+  and the settings do not fit together.
 
   Args:
     settings: Data, crop, loader and mesh.
@@ -180,7 +181,8 @@ _ONE_CLASS = (
   "a probe takes one class for each image, and --config.data.label_columns "
   "names its column"
 )
-# What it takes, in place of what errors on a table of several labels advise.
+# The advice of errors on a table of several labels, as a pattern, and what is
+# said in its place: a probe takes one label of each image.
 _IN_PLACE = {
   r"data\.task=multilabel takes any number": _ONE_CLASS,
   r"Several labels of an image, .*": f"{_ONE_CLASS.replace('a p', 'A p', 1)}.",
@@ -273,7 +275,10 @@ class _Opened:
     params: Any,
     track: Track,
   ) -> Iterator[list[Represented]]:
-    """Opens the two splits, to read the representations of each once."""
+    """Opens the two splits, and yields the representations of each.
+
+    They are computed as they are iterated over, and can be read only once.
+    """
     read = make_represent(represent, self.mesh, self.preprocessing)
     rows = min(self.batch_size, max(map(len, splits)))
     with contextlib.ExitStack() as stack:

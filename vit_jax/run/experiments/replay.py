@@ -31,10 +31,12 @@ from vit_jax.workdir.records import (
 from vit_jax.workdir.rows import parse_rows, to_line
 
 MOST_STEPS = 100  # Steps for which the tolerance holds on other devices.
-# Relative, for loss and norm there (docs/evidence/faults.md).
+# Relative tolerance of loss and gradient norm on other devices than the run's
+# (docs/evidence/faults.md).
 _TOLERANCE = 1e-5
 _DEVICES = ("devices", "hosts", "cores", "system")
-# A difference, and its possible cause; of several, the last counts.
+# The possible cause of a difference, by the beginning of the digest's key. If
+# several keys differ, the last of them in this table counts.
 _CAUSES = {
   "objective_state": "another objective, in code or settings",
   "averaged_params": "another average, in code or settings",
@@ -51,8 +53,9 @@ def verify(
 ) -> bool:
   """Replays steps of a run, and prints whether they are what the run did.
 
-  The arguments are those of the command; by default, at most 100 steps are
-  replayed, after the newest checkpoint that digests follow. Raises ValueError
+  The arguments are those of the command, `moved` being `root` and `data_dir`;
+  by default, at most 100 steps are replayed, after the newest checkpoint that
+  digests follow. Returns whether all digests are equal. Raises ValueError
   if there is no digest of these steps, the checkpoint before them is damaged,
   or other devices would need too many steps.
   """
@@ -127,7 +130,12 @@ def _check_replayable(checkpoints: Checkpoints, has_digests: bool) -> None:
 def _choose_rows(
   rows: dict[int, Any], saved: list[int], steps: str | None
 ) -> tuple[dict[int, Any], int]:
-  """The rows to compare, and the step to begin after."""
+  """The rows of digests to compare, by step, and the step to begin after.
+
+  `rows` has all of them, and `saved` the steps of checkpoints. The row of the
+  step to begin after is chosen as well, if there is one. Raises ValueError if
+  `steps` is not as in 400:420, or has no digest.
+  """
   if steps is None:
     begin = max((s for s in saved if s < max(rows, default=0)), default=0)
     steps = f"{begin + 1}:{begin + MOST_STEPS}"
@@ -149,7 +157,10 @@ def _choose_rows(
 def _changes_since(
   checkpoints: Checkpoints, start: int, last: int
 ) -> tuple[list[str], bool]:
-  """Changes since the steps were taken; whether the devices are the same."""
+  """Lines on what has changed since the steps after `start` were taken.
+
+  The second result is whether the devices are the same.
+  """
   starts = read_starts(checkpoints.folder).rows
   before = (i for i, s in enumerate(starts) if s["step"] <= start)
   first = max(before, default=0)
@@ -259,6 +270,7 @@ def _differing_keys(
   row: Mapping[str, Any], replay: Mapping[str, Any], exact: bool
 ) -> list[str]:
   """The keys whose values differ between a row and its replay."""
+  # As the run's row was read from its file: NaN and infinity became None.
   finite = parse_rows(to_line({**replay, "step": row["step"]}))[0][0]
 
   def same(key: str) -> bool:

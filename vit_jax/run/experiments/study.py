@@ -189,7 +189,11 @@ def held_out(split: str, share: float) -> tuple[str, str]:
 
 
 def _select_rate(study: Study, row: str, display: Display) -> dict | None:
-  """Tries a row's learning rates, then trains with the best; its result."""
+  """Tries a row's learning rates, then trains with the best.
+
+  Returns the result of the last training; None if a training failed, or no
+  rate gives a score.
+  """
   rates, parts = _choices(study, row)
   task = build.task_of(study.settings[row])
   found = {}

@@ -3,9 +3,10 @@
 A study is a configuration file with a table `ROWS`, from a row's name to the
 values that set it apart, and `get_config(row)`. It may also have
 
-- `FIGURES`: for each picture NAME.png what `study_figure` takes;
-- `MEANS`: `of`, `over` and `groups`, for rows with the mean of the metric `of`
-  over each of `groups` and over all, where the value `over` alone differs;
+- `FIGURES`: for each picture NAME.png the keywords of `study_figure`;
+- `MEANS`: the columns `of`, `over` and `groups`. Rows that differ in `over` and
+  `groups` alone are averaged: the mean of the metric `of` becomes a row for
+  each value of `groups`, and another for all of them;
 - `PAPER`: the paper's points, drawn below ours;
 - `get_choices(row)`: the learning rates and the share of the training images on
   which `--select` tries them.

@@ -113,7 +113,11 @@ def run_suite(
 
 
 def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:
-  """mCE in percent (arXiv:1903.12261), by the errors at each severity."""
+  """mCE in percent (arXiv:1903.12261).
+
+  `errors` has for each corruption the top-1 errors at its severities, as
+  shares.
+  """
   each = [np.mean(errors[name]) / e for name, e in ALEXNET_ERRORS.items()]
   return 100 * float(np.mean(each))
 
@@ -143,6 +147,10 @@ class _Scorer:
     self._num_classes = model.num_classes
 
   def __call__(self, name: str, test_set: TestSet) -> Row:
+    """The scores on a test set, as shares, and its numbers of images.
+
+    Raises ValueError if no image is readable.
+    """
     among = np.array(test_set.candidates or range(self._num_classes))
     loader = make_loader(
       LoaderSettings(on_unreadable="skip"),
@@ -280,6 +288,7 @@ def _check_classes(checkpoint: str, loaded: Loaded) -> None:
 
 
 def _cell(row: Row, column: str) -> str:
+  """The text of a row in a column; "" if the row has no such value."""
   if column not in row or column == "set":
     return row.get(column, "")
   formats = {"top1": ".2%", "top5": ".2%", "mce": ".1f"}
