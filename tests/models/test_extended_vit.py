@@ -366,6 +366,7 @@ def test_the_tokens_that_a_pooling_reads(fields, rows):
   z, y = apply(model, params, x, method="encode")
   if "norm" in params:
     z = apply(nn.LayerNorm(), params["norm"], z)
+  z = np.asarray(z)
   joined = "pooled_tokens" in fields
   expected = z[:, rows].reshape(2, -1) if joined else z[:, rows].mean(axis=1)
   np.testing.assert_allclose(y, expected, atol=1e-5)

@@ -81,7 +81,8 @@ def answer(source):
   model, params = loaded
   pixels = loaded.preprocessing.transform()(PICTURE)
   images = (pixels[None] / 255 - loaded.origin.mean) / loaded.origin.std
-  found = model.apply({"params": params}, jnp.asarray(images, jnp.float32))
+  images = jnp.asarray(images, jnp.float32)
+  found = jax.jit(model.apply)({"params": params}, images)
   return loaded, np.asarray(found)
 
 
