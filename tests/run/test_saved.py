@@ -97,9 +97,23 @@ def test_a_class_that_the_run_does_not_have_is_refused(elsewhere, tmp_path):
   photos = str(_noise(tmp_path / "new", 1))
   (tmp_path / "new" / "c").rename(tmp_path / "new" / "d")
   with pytest.raises(
-    ValueError, match="t alone has c; .* split alone has d. Evaluate on the "
+    ValueError, match="t alone has c; .* split alone has d. Evaluate on "
   ):
     evaluate_checkpoint(elsewhere(), folder=photos, num_workers=0)
+
+
+def test_a_folder_may_lack_classes_of_the_run(elsewhere, tmp_path, capsys):
+  """The labels of the others stay those of the run."""
+  photos = _noise(tmp_path / "new", 4)
+  shutil.rmtree(tmp_path / "new" / "a")
+  run = elsewhere()
+  with open_saved_run(run, folder=photos, num_workers=0) as there:
+    assert there.source.class_names == ("a", "b", "c")
+    labels = there.source.labels(range(len(there.source)))
+    assert labels.tolist() == [1] * 4 + [2] * 4
+  found = evaluate_checkpoint(run, folder=photos, num_workers=0)
+  assert found["eval/examples"] == 8
+  assert "1 of 3 classes without images in new: a.\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import hints
 from vit_jax.runtime.display import Display, Split, evaluation_text, move_split
 from vit_jax.runtime.files import CSV, output_file
-from vit_jax.runtime.printable import counted
+from vit_jax.runtime.printable import counted, first_of, printable
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.answers import calibrator_of
 from vit_jax.tasks.metrics import Evaluator
@@ -138,9 +138,11 @@ def open_saved_run(
   elif settings.data.labels_file:
     source = other_table.open_whole(settings.data, fitted.labels, names)
   else:
-    source = _open_whole(settings.data, fitted.labels, workdir)
+    source = _open_whole(settings.data, fitted.labels, names, workdir)
   is_own = folder is None and root is not None
   notes = _notes_on_images(workdir, loaded, settings, source) if is_own else []
+  if folder is not None and fitted.labels.are_classes:
+    notes += _notes_on_classes(source)
   trained = names, "the checkpoint"
   why = ""
   if folder is not None or (data.root and not data.labels_file):
@@ -287,7 +289,9 @@ def test_run(
   return {Split.TEST.key("step"): step, **tested}
 
 
-def _open_whole(data: DataSettings, labels: Labels, workdir: str) -> Source:
+def _open_whole(
+  data: DataSettings, labels: Labels, names: tuple[str, ...], workdir: str
+) -> Source:
   """All images of another folder, as `open_whole` opens them.
 
   Raises ValueError as it does; for images without labels, the message has the
@@ -297,9 +301,26 @@ def _open_whole(data: DataSettings, labels: Labels, workdir: str) -> Source:
   from vit_jax.data.reading.image_folder import UnlabelledError
 
   try:
-    return open_whole(data, labels)
+    return open_whole(data, labels, names)
   except UnlabelledError as error:
     raise error.with_run(workdir) from None
+
+
+def _notes_on_classes(source: Any) -> list[str]:
+  """A line on the classes of which other data have no images, if there are.
+
+  The source has a `labels` method, as those of folders and tables have.
+  """
+  there = {*source.labels(range(len(source))).tolist()}
+  names = source.class_names
+  absent = [printable(name) for i, name in enumerate(names) if i not in there]
+  if not absent:
+    return []
+  line = (
+    f"{len(absent):,} of {counted(len(names), 'class', 'classes')} without "
+    f"images in {source.name}: {first_of(absent, 5)}."
+  )
+  return [line]
 
 
 def _notes_on_images(

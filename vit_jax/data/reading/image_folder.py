@@ -83,6 +83,7 @@ class ImageFolder(ImageFiles):
     held_out_below: tuple[float, ...] | None = None,
     *,
     whole: bool = False,
+    known: Sequence[str] = (),
   ):
     """Lists the files of a split.
 
@@ -100,6 +101,8 @@ class ImageFolder(ImageFiles):
         evaluation, as the fields of `DataSettings` of these names.
       whole: Whether "train" has all images of a folder without splits, of which
         `split_by` then holds some out.
+      known: The names of a run's classes, of which the folder may lack some: a
+        label is then the place of its class among these.
     """
     base = os.fsencode(root)
     self.name = text(os.path.basename(os.path.abspath(base)))
@@ -124,6 +127,7 @@ class ImageFolder(ImageFiles):
     self.layout = layout
     self.ignored = collections.Counter()
     classes = _classes(layout) if labels else [b""]
+    self._absent = [] if not labels else _add_absent(classes, known)
     self._list(classes, layout.train)
     if not labels:
       self.class_names = ("unlabelled",)
@@ -168,7 +172,7 @@ class ImageFolder(ImageFiles):
     for label, name in enumerate(classes):
       same = spellings.get(composed(text(name)), [])
       files = [file for spelling in same for file in self._files(spelling)]
-      if not files and self._folder == train:
+      if not files and self._folder == train and name not in self._absent:
         ignored = folders.ignored_text(self.ignored)
         more = f" (ignored: {ignored})" if ignored else ""
         kind = "class folder" if name else "folder"
@@ -282,7 +286,10 @@ def open_split(
 
 
 def _open_images(
-  settings: DataSettings, split: str, whole: bool = False
+  settings: DataSettings,
+  split: str,
+  whole: bool = False,
+  known: Sequence[str] = (),
 ) -> ImageFolder:
   """Opens an `ImageFolder` by the settings."""
   assert settings.root
@@ -295,17 +302,23 @@ def _open_images(
     held_out_by=settings.held_out_by,
     held_out_below=settings.held_out_below,
     whole=whole,
+    known=known,
   )
 
 
-def open_whole(settings: DataSettings) -> ImageFolder:
+def open_whole(
+  settings: DataSettings, names: Sequence[str] = ()
+) -> ImageFolder:
   """All images of a folder without splits, or else its split "eval".
 
-  It is for a folder that is new to a run, which holds nothing out of it.
+  It is for a folder that is new to a run, which holds nothing out of it. If all
+  of its classes are among the `names` of the run's, it may lack the others.
   """
-  whole = _open_images(settings, "train", whole=True)
+  whole = _open_images(settings, "train", whole=True, known=names)
   has_splits = whole.layout.evaluation(settings.eval_split) is not None
-  return _open_images(settings, "eval") if has_splits else whole
+  if has_splits:
+    return _open_images(settings, "eval", known=names)
+  return whole
 
 
 def open_folder(
@@ -396,6 +409,20 @@ def _classes(layout: Layout) -> list[bytes]:
       raise UnlabelledError(reason, text(layout.root))
     raise ValueError(reason)
   return classes
+
+
+def _add_absent(classes: list[bytes], known: Sequence[str]) -> list[bytes]:
+  """Adds the known classes that are absent, and puts all in the known order.
+
+  Returns those that were absent. Nothing is added if one of the classes is not
+  known.
+  """
+  there = {composed(text(name)): name for name in classes}
+  order = {composed(name): os.fsencode(name) for name in known}
+  if not {*there} < {*order}:
+    return []
+  classes[:] = [there.get(key, name) for key, name in order.items()]
+  return [name for key, name in order.items() if key not in there]
 
 
 def _check_classes(layout: Layout, folder: bytes, classes: list[bytes]) -> None:

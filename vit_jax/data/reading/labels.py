@@ -280,9 +280,8 @@ class Labels:
     if not new:
       return OLDER
     return (
-      " Evaluate on the classes of the run, spelt as it spells them: a folder "
-      "has to have all of them and no others, and a table (file,label) need "
-      "not have every class."
+      " Evaluate on classes of the run, spelt as it spells them: a folder or a "
+      "table (file,label) may lack some of them, and has no others."
     )
 
 

@@ -304,12 +304,15 @@ def open_folder(
   return open_splits_like_train(_opener(settings, size))
 
 
-def open_whole(settings: DataSettings) -> NumberFolder:
+def open_whole(
+  settings: DataSettings, names: tuple[str, ...] = ()
+) -> NumberFolder:
   """All images of a folder without splits, or else its evaluation split.
 
   It is for a folder that is new to a run: how its targets are read depends on
   these targets alone. Raises ValueError as `open_split`.
   """
+  del names  # Those of the run, as a folder of images is told.
   return _opener(settings, None)(WHOLE, None)
 
 

@@ -125,12 +125,16 @@ def open_source(
   return _open_tfds(settings, part, kind)
 
 
-def open_whole(settings: DataSettings, labels: Labels) -> Source:
+def open_whole(
+  settings: DataSettings, labels: Labels, names: tuple[str, ...] = ()
+) -> Source:
   """Opens all images of a folder without splits, or else its evaluation split.
 
-  It is for a folder that is new to a run. Raises ValueError as `open_source`.
+  It is for a folder that is new to a run, whose `names` of classes need not all
+  have a folder in it. Raises ValueError as `open_source`.
   """
-  return _folder_reader(settings, labels).open_whole(settings)
+  reader = _folder_reader(settings, labels)
+  return reader.open_whole(settings, names)
 
 
 def labelled_files(
