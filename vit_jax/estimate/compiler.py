@@ -133,7 +133,7 @@ def cost(
   images: float,
   gflops: float,
 ) -> tuple[dict[str, Any], str]:
-  """Compiles a lowered step; returns what `estimate` does.
+  """Compiles a lowered step; returns a row of its costs, and its text.
 
   `images` is the number per device, and `gflops` is per image. Raises
   DoesNotFit if the step needs more memory than a device has, and NotCompiled

@@ -57,7 +57,7 @@ def link_bytes(op: Op, coords: np.ndarray, ring: int) -> float:
 
 
 def members(groups: str, devices: int) -> np.ndarray:
-  """The devices of the first group in XLA's text; all, if it names none."""
+  """The devices of the first group in XLA's text; all if it has no group."""
   ids = np.arange(devices)
   if named := re.match(r"mesh\[(.*?)\][^{]*\{([^}]*)\}", groups):
     sizes = re.findall(r"'(\w+)'=(\d+)", named[1])

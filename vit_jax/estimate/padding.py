@@ -12,7 +12,7 @@ from vit_jax.data.transforming.patches import padding, some_shapes
 from vit_jax.data.transforming.sizes import AnySize, Shape
 from vit_jax.run.settings import Settings
 
-_IMAGES = 4  # Images in a row to compare with, if the settings pack none.
+_IMAGES = 4  # Images of a row in the packing that `shares` compares with.
 
 
 def shares(
@@ -81,7 +81,7 @@ def tightest_packing(
   seed: int,
   least: int | None = None,
 ) -> Packing:
-  """The shortest rows in which 4 images share a row and none has to shrink.
+  """The packing of 4 images a row with the shortest rows that shrink no image.
 
   `shapes` are the images' sizes; `least` is that of `Packing`.
   """

@@ -250,6 +250,7 @@ def tune(
   facts = (topology, sizes, values, _files(settings), *_versions())
 
   def compile_choice(choice: Choice) -> Row:
+    """The row of a choice, compiled now; {"why": ...} if it does not fit."""
     try:
       changed = replaced(settings, choice.changes(settings))
       row, _ = compiler.estimate(changed, chip, devices, *sizes)

@@ -15,7 +15,7 @@ def differing_keys(one: Settings, other: Settings) -> dict[str, Any]:
 
 
 def check_target(path: pathlib.Path, name: str) -> None:
-  """Raises ValueError if `write` must not write there.
+  """Raises ValueError if `path` is a file that `write` must not replace.
 
   `write` replaces only files that it wrote for the configuration `name`. The
   file of another one may be a file that this configuration loads.

@@ -93,6 +93,7 @@ def csv_lines(
   text = io.StringIO()
 
   def named_cells(one: Prediction) -> list[tuple[str, Any]]:
+    """The cells of a prediction's row, each with the title of its column."""
     record = answers.as_json(one, names, top)
     ranked = record.get("predictions", [])
     cells: list[tuple[str, Any]] = [("image", one.image)]
@@ -107,6 +108,7 @@ def csv_lines(
     return [*cells, *record.get("values", {}).items()]
 
   def rows(batch: list[Prediction]) -> list[str]:
+    # The column of errors is the last.
     for one in batch:
       if one.error is None:
         cells = [*(cell for _, cell in named_cells(one)), None]

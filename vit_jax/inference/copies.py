@@ -27,7 +27,9 @@ _FINE = [
 ]
 # Least correlation of copies, and of pairs that are worth a finer comparison.
 _LEAST, _NEAR = 0.9, 0.6
-_FLAT = 1.0  # Deviation of a thumbnail on which there is nothing to compare.
+# A thumbnail whose grey levels, 0 to 255, have a smaller standard deviation has
+# nothing to compare.
+_FLAT = 1.0
 
 Thumbnail = Float[np.ndarray, "s s"]
 

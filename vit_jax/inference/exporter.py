@@ -208,7 +208,7 @@ def _origin(model: Model) -> Origin:
 
 
 def check_platforms(platforms: Sequence[str]) -> None:
-  """Raises ValueError if a platform is unknown, or there is none."""
+  """Raises ValueError if a platform is unknown, or no platform is given."""
   unknown = [name for name in platforms if name not in KNOWN_PLATFORMS]
   if unknown or not platforms:
     raise ValueError(

@@ -67,7 +67,7 @@ class KeptVectors:
 
   @classmethod
   def read(cls, path: pathlib.Path, fingerprint: str) -> "KeptVectors":
-    """The vectors in a file; none if there is no such file, or it is damaged.
+    """The vectors in a file; no vectors if it is missing or damaged.
 
     A line says that a file is damaged, and that its vectors are computed anew.
     Raises ValueError if the file holds vectors of another model, or other

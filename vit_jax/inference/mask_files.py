@@ -107,7 +107,7 @@ def mask_names(files: Sequence[str], ending: str = ".png") -> list[str]:
 
 
 def _mask_or_reason(mark: Mark, image: np.ndarray) -> np.ndarray | str:
-  """The mask of an image, or the reason why it has none."""
+  """The mask of an image, or the reason why it cannot be computed."""
   try:
     return mark(image)
   except UnreadableImageError as error:

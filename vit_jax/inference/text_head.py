@@ -180,7 +180,7 @@ def _are_whole(names: Sequence[str]) -> bool:
 def lines_on_texts(
   texts: Sequence[str], names: Sequence[str], templates: Sequence[str]
 ) -> list[str]:
-  """A line on the number of texts and their template; none for texts in a file.
+  """A line on the number of texts and their template; [] for texts in a file.
 
   `names` are what `names_of` returned for these texts.
   """

@@ -67,6 +67,7 @@ class _Choice:
   index: int | None
 
   def __call__(self, logits: Array, _: Any) -> tuple[Array, Any]:
+    """The class of each image to draw, (B,), and the answers by name."""
     answers = answers_of(self.task).outputs(logits, self.top)
     index = self.index
     if index is None:
@@ -94,6 +95,7 @@ def make_look(
   normalization: Any = {"mean": origin.mean, "std": origin.std}
 
   def look(batch: Mapping[str, np.ndarray]) -> list[Arrays]:
+    """The arrays of each image; raises NotFiniteError if one is not finite."""
     x = inputs_of(jax.tree.map(jnp.asarray, dict(batch)), **normalization)
     answers: Arrays = {}
     if model.num_classes:

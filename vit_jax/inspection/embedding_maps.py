@@ -149,7 +149,7 @@ def patch_colours(
 
 
 def check_vit(model: Model) -> Any:
-  """The model; raises ValueError if it has no attention."""
+  """Returns the model as it is; raises ValueError if it has no attention."""
   if not model.num_layers:
     raise ValueError("a ResNet has neither attention nor positions to show.")
   return model

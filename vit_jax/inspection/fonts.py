@@ -43,7 +43,7 @@ def forget() -> None:
 
 
 def lacks_font(text: str) -> bool:
-  """Whether neither DejaVu nor a font of the machine has all its characters."""
+  """Whether no font, DejaVu included, has all characters of the text."""
   if text.isascii() or font_file(text) is not None:
     return False
   return not _has(None, text)

@@ -98,7 +98,7 @@ class JoinedSplits(Source):
     return [split.ids([inside])[0] for split, inside in places]
 
   def groups(self, indices: Int[np.ndarray, " n"]) -> np.ndarray | None:
-    """The number of the group of some examples; None if a split has none."""
+    """The numbers of the examples' groups; None if a split has no groups."""
     groups_of_splits = [getattr(one, "groups", None) for one in self._splits]
     joined = []
     start = 0

@@ -106,7 +106,7 @@ def _draw_line(
   return axes.errorbar(
     [*scores],
     [np.mean(values) for values in scores.values()],
-    # Without any bar, the legend shows none either.
+    # If no point has a bar, the legend shows no bar.
     yerr=None if np.isnan(deviations).all() else deviations,
     color=COLORS[number % 5],
     marker=_MARKERS[number % 5],

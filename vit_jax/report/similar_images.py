@@ -170,7 +170,7 @@ def _vectors_of(
 
 
 def _predictions(loaded: Loaded, files: Sequence[str], batch_size: int) -> Any:
-  """The predictions of files, a batch at a time; none without files."""
+  """An iterator over batches of predictions; it is empty without files."""
   if not files:
     return iter(())
   return predict(

@@ -399,6 +399,6 @@ def build_model(
 
 
 def parts_of(model: Model, image_shape: tuple[int, int, int]) -> Parts:
-  """The parts of a model, taken from its parameters if it lists none."""
+  """The parts of a model, taken from its parameters if it lists no parts."""
   init = make_params_init(model, image_shape)
   return Parts.of(model, lambda: jax.eval_shape(init, jax.random.key(0)))

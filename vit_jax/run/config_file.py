@@ -111,7 +111,7 @@ def other_names() -> dict[str, list[str]]:
 
 
 def check_weights(values: Mapping[str, str], workdir: str = "") -> None:
-  """Raises ValueError if a configuration goes on with weights and has none.
+  """Raises ValueError if a configuration needs weights, and gets none.
 
   `values` are those of the flags, by key, as they were typed. A run that has
   begun in `workdir` has its weights.

@@ -26,7 +26,7 @@ _ON_FEATURES = ("segmentation", _DEPTH)
 GOING_ON = f"dino:{CONTINUE}"
 _PAIRS = "pairs"
 _TASK = "data.task"
-# Both configurations for classes smooth labels; these tasks cannot.
+# The configurations for classes smooth labels, which these tasks cannot do.
 _SMOOTHING = "loss.label_smoothing"
 _UNSMOOTHED = ("multilabel", "regression")
 # Keys, besides those of the tasks' sections, that say what is learned.

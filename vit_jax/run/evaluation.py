@@ -183,6 +183,7 @@ def make_kept_neighbours(
   from vit_jax.tasks.probes.start import KeptNeighbours
 
   def start() -> tuple[Model, Any]:
+    """The probed model and the parameters of the published weights."""
     plain: Any = model.clone(scan=False) if model.scan else model
     loaded = build.open_start(settings, task)
     method = settings.transfer.interpolation
@@ -274,6 +275,7 @@ def make_few_shot(
   }
 
   def measure(params: Any, track: Track) -> dict[str, Any]:
+    """All metrics of the first model, and the top-1 of each of the others."""
     all_metrics: dict[str, Any] = {}
     top1 = Split.FEW_SHOT.key("top1")
     for suffix, few_shot in measures.items():

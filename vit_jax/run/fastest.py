@@ -82,6 +82,7 @@ def rows() -> list[Row]:
 
 
 def _row(line: dict[str, str]) -> Row:
+  """A line of the table; empty cells are 0, or None for the scoped VMEM."""
   counts = ("tokens", "images", "accumulation_steps", "fsdp", "scoped_vmem_mib")
   values: dict[str, Any] = {name: int(line[name] or 0) for name in counts}
   values |= {name: float(line[name] or 0) for name in ("mcycles", "untuned")}
@@ -129,7 +130,11 @@ def _is_plain(model: Model) -> bool:
 def chosen(
   settings: Settings, task: Task, model: Model, devices: Sequence[Any]
 ) -> Settings:
-  """The settings with the values of their row, if they set none of its keys."""
+  """The settings with the values of their row.
+
+  They stay as they are if they set one of its keys, or there is no row for
+  them.
+  """
   is_set = (
     settings.accumulation_steps is not None
     or settings.mesh != MeshSettings()

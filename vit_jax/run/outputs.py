@@ -162,6 +162,7 @@ def jit_digest(plan: Plan) -> Callable:
     summed = _digest_on_host  # A program takes a second or more to compile.
 
   def digest(state: TrainState, batch: Any, metrics: dict[str, Any]) -> Any:
+    """The state, whose `step` waits for the checksums, and the digest."""
     step, sums = summed(items(state), batch, state.step)
     norms = {k: metrics[k] for k in metrics.keys() & DIGESTED}
     return dataclasses.replace(state, step=step), {

@@ -309,6 +309,7 @@ class Plan:
     return self._batch_spec(self.train_transform)
 
   def _batch_spec(self, transform: Transform) -> Spec:
+    """The arrays of a batch of examples that this transform makes."""
     row = row_spec(transform, label_spec(self.source))
     if self.packing is not None:
       row = self.packing.spec(row)
@@ -450,14 +451,14 @@ def plan_of_shapes(
 
 
 def absent_splits(task: Task, num_classes: int, num_examples: int) -> Splits:
-  """Splits of which only their sizes are known, and which cannot be read."""
+  """Splits that have sizes and kinds of labels, but cannot be read."""
   spec = task.labels.spec(num_classes)
   source = _Absent(spec, num_classes, num_examples)
   return Splits(train=source, eval=source, test=None, found="", warnings=[])
 
 
 class _Absent(Source):
-  """A data set of which only these facts are known."""
+  """A data set that has a size and a kind of labels, but no examples."""
 
   name = "the data"
 

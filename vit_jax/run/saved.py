@@ -129,7 +129,7 @@ def open_saved_run(
       f"{workdir} records no data: name the folder, as in --root=DIR."
     )
   if settings.distill.teacher and fitted.answers is None:
-    # It is measured by the features that it learned.
+    # The run learned the teacher's features, and is measured by them.
     fitted = _with_teacher(fitted, settings, loaded, base)
   split = "test" if test else "eval"
   names = tuple(description["class_names"])
@@ -337,7 +337,7 @@ def _notes_on_images(
     return []
   try:
     count = len(open_source("train", data, loaded.task.labels))
-  except ValueError:  # The split that is evaluated may be there alone.
+  except ValueError:  # The folder may hold only the split to evaluate.
     return []
   if count == trained:
     return []

@@ -150,7 +150,7 @@ def fresh_state(plan: Plan) -> TrainState:
     start = next(starts, None) or build.open_start(plan.settings, plan.task)
     return with_params(shapes, transferred_leaves(plan, start))
 
-  # With LoRA, the base has been read, and its head is that of the same step.
+  # With LoRA, the base was read before, and the head must be of the same step.
   if plan.settings.lora.rank:
     state = transferred()
   else:

@@ -506,6 +506,7 @@ def _calls(model: nn.Module, inputs: Any) -> dict[str, tuple[str, str]]:
   calls: dict[str, tuple[str, str]] = {}
 
   def watch(call: Any, args: tuple, kwargs: dict, context: Any) -> Any:
+    """Calls a method of a module, and notes the shapes if it is a layer."""
     if context.method_name != "__call__":  # A property may be asked unbound.
       return call(*args, **kwargs)
     path = context.module.path

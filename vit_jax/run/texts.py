@@ -27,7 +27,7 @@ from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import replaced
 from vit_jax.workdir.checkpoint import is_run
 
-# The image tower of a run that names none, for two cores.
+# Fields of the image tower, where a run names no model: two cores can train it.
 _SMALL = {
   "variant": "Ti/8",
   "num_layers": 4,
@@ -85,7 +85,7 @@ def with_text_setup(
 
 
 def _with_image_tower(settings: Settings) -> Settings:
-  """The settings, with a small image tower if they name none."""
+  """The settings, with a small image tower if they name no model."""
   if settings.pretrained or settings.model.variant:
     return settings
   model = vars(settings.model)

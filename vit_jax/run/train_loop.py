@@ -185,6 +185,7 @@ class TrainLoop:
     )
 
     def traced(*args: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+      """Takes the next step; begins or ends the trace where that is due."""
       step = next(steps)
       self._trace(tracer.before, step)
       state, metrics = take_step(*args)
@@ -202,6 +203,7 @@ class TrainLoop:
     def digested(
       state: TrainState, batch: Any, *frozen: Any
     ) -> tuple[TrainState, dict[str, jax.Array]]:
+      """Takes the next step; keeps a digest to be written if one is due."""
       step = next(steps)
       state, metrics = take_step(state, batch, *frozen)
       if due(step, plan.settings.digest_every, plan.lengths.total):

@@ -440,6 +440,7 @@ class _LossyStream(io.FileIO):
     self._tell, self._is_lost = tell, False
 
   def write(self, data: Any) -> int:
+    """Writes the data; returns the number of bytes written or dropped."""
     if not self._is_lost:
       try:
         return super().write(data)

@@ -199,7 +199,7 @@ def _hint_for_section(given: Mapping[str, object]) -> str:
 
 
 def hint_for_path(path: str, names: Iterable[str] = ()) -> str:
-  """The end of a sentence on a path that does not exist; "" if it has none.
+  """The end of a sentence on a path that does not exist; "" without a hint.
 
   It names a similar path in the same folder, or one of `names`. Otherwise, it
   says what to do about an address, or which folder of the path is missing. Of a

@@ -26,8 +26,8 @@ flags.disclaim_key_flags()
 
 TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
-_MEET_SECONDS = 3600  # Longest wait for the others, which may compile.
-LEAVE_SECONDS = 10  # Longest wait for the others after an error.
+_MEET_SECONDS = 3600  # Longest wait of `meet`, as other processes may compile.
+LEAVE_SECONDS = 10  # Longest wait for the other processes after an error.
 # Errors of XLA that would occur again after a restart.
 _LASTING = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")
 _OPEN_MPI = """\

@@ -87,7 +87,7 @@ def _values(text: str) -> dict[str, str]:
 
 
 def _keyword(found: re.Match[str], signature: inspect.Signature) -> str:
-  """The keyword of a flag; the flag itself if the call has none of its name."""
+  """The keyword of a flag; the flag itself if the call has no such keyword."""
   name, value = found["flag"], found["value"]
   parameter = signature.parameters.get(name)
   takes_any = any(

@@ -36,7 +36,7 @@ ADVICE = (
   "Try a smaller learning rate (--lr, or lr= in Python), more warm-up, or "
   "optimizer.clip_norm."
 )
-# Metrics of a step that are neither its loss, a score nor the gradient's norm.
+# Metrics of a step besides its loss, its scores and the gradient's norm.
 _COUNTS = ("learning_rate", "skipped_images", "skipped_steps")
 
 

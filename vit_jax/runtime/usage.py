@@ -180,7 +180,7 @@ def unknown_flag(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
 
 
 def _for_weights(name: str, takes: str) -> str:
-  """A hint on how to give a command its weights; "" if it opens none."""
+  """A hint on how to give a command its weights; "" if it takes no weights."""
   if "pretrained" in flags.FLAGS:
     hint = "did you mean --pretrained?"
     if name == "model":

@@ -103,7 +103,7 @@ def reason(error: BaseException) -> str:
 
 
 def cause(error: BaseException) -> BaseException:
-  """The error that the others were raised from; Orbax wraps TensorStore's."""
+  """The first error of a chain, as Orbax raises its own from TensorStore's."""
   while error.__cause__ is not None:
     error = error.__cause__
   return error

@@ -73,7 +73,10 @@ class Checkpoints(CheckpointReader):
 
   @property
   def latest_step(self) -> int | None:
-    """The newest checkpoint's step, even while that is saved; None if none."""
+    """The step of the newest checkpoint; None if there is no checkpoint.
+
+    A checkpoint that is still being saved counts as well.
+    """
     return self._saving[0] if self._saving else super().latest_step
 
   def save(

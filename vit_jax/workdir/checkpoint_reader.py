@@ -92,7 +92,7 @@ class CheckpointReader:
 
   @property
   def best_step(self) -> int | None:
-    """The step with the best score; the newest if none has one.
+    """The step with the best score; the newest if no step has a score.
 
     None if there is no checkpoint. A reader that also saves was given the
     score's key; one that only reads takes it from the newest description.
@@ -200,6 +200,7 @@ class CheckpointReader:
     self._check_arrays(step, saved, shapes)
 
     def read() -> Any:
+      """The arrays; raises ValueError for another shape or checksum."""
       # Earlier versions did not note the lengths of the files.
       files = description.get("files", {})
       arrays = orbax_files.read_arrays(self._path_of_step(step), shapes, files)

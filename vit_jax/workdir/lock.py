@@ -201,7 +201,7 @@ class _ObjectLock:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-  """Whether the owner ran on this very system and is no longer there."""
+  """Whether the owner was a process of this very system, and has ended."""
   pid = holder.get("pid")
   if holder.get("system") != _system() or not isinstance(pid, int):
     return False

@@ -186,6 +186,7 @@ class AppendFile:
     self.flush()
 
   def _write(self) -> None:
+    """Appends to a local file, once the last partial write is cut off."""
     self._path.parent.mkdir(parents=True, exist_ok=True)
     with self._path.open("ab") as file:
       if self._size is not None:
@@ -197,6 +198,7 @@ class AppendFile:
       file.write(b"".join(self._waiting))
 
   def _upload(self) -> None:
+    """Appends to an object, unless the last attempt did that after all."""
     self._next_upload = time.monotonic() + UPLOAD_EVERY
     try:
       size = bucket.size(self._path)

@@ -150,6 +150,7 @@ def _not_equal(call: Call) -> list[Value]:
 
 
 def _select(call: Call) -> list[Value]:
+  """Writes a choice between two arrays by a condition, element by element."""
   if len(call.inputs) != 3:
     raise Unsupported("a choice between more than two arrays")
   # JAX takes the array for False first, ONNX that for True.
@@ -159,6 +160,7 @@ def _select(call: Call) -> list[Value]:
 
 
 def _clamp(call: Call) -> list[Value]:
+  """Writes the operand bounded by arrays below and above, as two nodes."""
   low, x, high = call.inputs
   (bounded,) = write_node(dataclasses.replace(call, inputs=(x, low)), "Max")
   return write_node(dataclasses.replace(call, inputs=(bounded, high)), "Min")
@@ -200,6 +202,7 @@ def _broadcast(call: Call) -> list[Value]:
 
 
 def _tile(call: Call) -> list[Value]:
+  """Writes copies of an array side by side, `reps` along each dimension."""
   value, *_ = call.inputs
   repeats = call.params["reps"]
   # A dimension of size 1 needs no copies: other operations broadcast it.
@@ -229,6 +232,7 @@ def _transpose(call: Call) -> list[Value]:
 
 
 def _concatenate(call: Call) -> list[Value]:
+  """Joins the inputs along a dimension that they have."""
   axis = call.params["dimension"]
   # ONNX cannot broadcast to a dimension of 0.
   parts = [x for x in call.inputs if x.shape[axis] != 0]
@@ -237,6 +241,7 @@ def _concatenate(call: Call) -> list[Value]:
 
 
 def _stack(call: Call) -> list[Value]:
+  """Joins the inputs along a new dimension."""
   graph, axis = call.graph, call.params["axis"]
   names = [
     graph.node("Unsqueeze", call.whole(number), graph.ints(axis))
@@ -246,6 +251,7 @@ def _stack(call: Call) -> list[Value]:
 
 
 def _slice(call: Call) -> list[Value]:
+  """Writes a part with strides, which names only the dimensions it cuts."""
   (value,) = call.inputs
   params = call.params
   strides = params["strides"] or [1] * len(value.shape)
@@ -265,6 +271,7 @@ def _slice(call: Call) -> list[Value]:
 
 
 def _split(call: Call) -> list[Value]:
+  """Cuts an array into parts of the given `sizes` along a dimension."""
   sizes = call.graph.ints(*call.params["sizes"])
   names = call.graph.nodes(
     "Split", len(call.shapes), call.whole(), sizes, axis=call.params["axis"]
@@ -274,6 +281,10 @@ def _split(call: Call) -> list[Value]:
 
 
 def _pad(call: Call) -> list[Value]:
+  """Pads an array at its edges with the value of the second input.
+
+  Raises `Unsupported` for padding between the elements.
+  """
   low, high, inner = zip(*call.params["padding_config"], strict=True)
   if any(inner):
     raise Unsupported("padding between elements")
@@ -307,6 +318,7 @@ def _reduce_booleans(op: str) -> Lower:
 
 
 def _cumsum(call: Call) -> list[Value]:
+  """Writes running sums along a dimension, from its end if `reverse`."""
   axis = call.graph.constant(np.asarray(call.params["axis"], np.int64))
   backwards = int(call.params["reverse"])
   name = call.graph.node("CumSum", call.whole(), axis, reverse=backwards)
@@ -314,7 +326,7 @@ def _cumsum(call: Call) -> list[Value]:
 
 
 def _arg_extreme(op: str) -> Lower:
-  """Lowers `argmax` or `argmin`."""
+  """Lowers `argmax` or `argmin`, of the inputs as float32."""
 
   def lower(call: Call) -> list[Value]:
     name = call.graph.node("Cast", call.whole(), to=call.graph.type_of("f4"))

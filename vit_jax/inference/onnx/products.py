@@ -63,6 +63,10 @@ def _arrange(
 
 
 def _convolution(call: Call) -> list[Value]:
+  """A convolution, between transposes into the order of ONNX, channels first.
+
+  Raises `Unsupported` for one that ONNX's `Conv` cannot compute.
+  """
   params, graph = call.params, call.graph
   form = params["dimension_numbers"]
   dilated = any(step != 1 for step in params["lhs_dilation"])

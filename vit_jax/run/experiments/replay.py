@@ -274,6 +274,10 @@ def _differing_keys(
   finite = parse_rows(to_line({**replay, "step": row["step"]}))[0][0]
 
   def same(key: str) -> bool:
+    """Whether a value is equal, or on other devices within the tolerance.
+
+    On other devices, checksums of parameters are not compared.
+    """
     one = row.get(key)
     two = finite[key]
     if exact or key not in DIGESTED or one is None or two is None:

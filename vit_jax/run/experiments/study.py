@@ -322,6 +322,7 @@ def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
   measured = ("loss", *(metric.key for metric in task.scores.metrics))
 
   def is_kept(key: str) -> bool:
+    """Whether it is a metric of training in `measured`, or of a split shown."""
     split, metric = parse(key)
     if split is Split.TRAIN:
       return metric.startswith(measured)
@@ -331,5 +332,5 @@ def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
   for row in read_metrics(workdir).rows:
     scores = {k: v for k, v in row.items() if is_kept(k)}
     metrics |= {"step": row["step"], **scores}
-  # If the last score is NaN, there is none: no earlier one takes its place.
+  # If the last score is NaN, the row has no score: no earlier one replaces it.
   return {k: v for k, v in metrics.items() if isinstance(v, int | float)}

@@ -91,7 +91,7 @@ def paper_table(file: str, name: str) -> list[dict[str, str]]:
 def csv_text(
   rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None
 ) -> str:
-  """Rows as CSV; by default with all columns that one of them has."""
+  """Rows as CSV; by default with every column that any of the rows has."""
   every = dict.fromkeys(column for row in rows for column in row)
   text = io.StringIO()
   writer = csv.DictWriter(text, [*(columns or every)], lineterminator="\n")
