@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def _command_line() -> tuple[str, list[str]]:
-  """The name of the command, and the arguments after it; "help" without any."""
+  """The name of the command, by default "help", and the arguments after it."""
   # A shell that completes a command line passes it in COMP_LINE.
   typed = os.environ.get("COMP_LINE", "").split(" ")
   name, *arguments = typed[1:-1] or sys.argv[1:] or ["help"]

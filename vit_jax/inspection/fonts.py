@@ -2,8 +2,8 @@
 
 DejaVu Sans, which comes with matplotlib, has Latin, Greek, Cyrillic, Arabic and
 Hebrew. A text in another script takes a font of the machine that has all of its
-characters. If there is none, its letters are spelled by their Unicode names, or
-left to the browser that shows an SVG.
+characters. Without such a font, its letters are spelled by their Unicode names,
+or left to the browser that shows an SVG.
 """
 
 import functools

@@ -213,7 +213,7 @@ def defaults() -> dict[str, Any]:
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Dotted keys and values as JSON would return them."""
+  """A configuration by dotted keys, with values as JSON would return them."""
   return json.loads(json.dumps(flat(config)))
 
 

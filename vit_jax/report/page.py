@@ -203,7 +203,10 @@ def _evaluation_text(measured: Measured) -> str:
 
 
 def _better(run: RunFacts, measured: Measured) -> dict[str, str] | None:
-  """The best checkpoint and the command that reports on it, if it differs."""
+  """A text on the best checkpoint, and the command that reports on it.
+
+  It is None if this is the best one, or the best is not known.
+  """
   if not run.best or run.best[0] == measured.step:
     return None
   step, score = run.best

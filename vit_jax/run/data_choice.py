@@ -162,7 +162,7 @@ def _for_kind(
   values: Mapping[str, str],
   workdir: str,
 ) -> tuple[dict[str, str], str]:
-  """The configuration for recognised data; raises ValueError as `suited`."""
+  """The keys for recognised data, and why; raises ValueError as `suited`."""
   task = _task(found)
   why = f", as {found.why},"
   if not found.why:

@@ -148,7 +148,7 @@ def make_probes(
 
 
 def _makers(settings: Settings) -> dict[Split, Callable[..., ProbeMetrics]]:
-  """The functions that make the probes which the settings ask for."""
+  """The functions that make the probes which the settings ask for, by split."""
   few_shot = settings.fewshot
   makers: dict[Split, Callable[..., ProbeMetrics]] = {}
   if few_shot.shots:
@@ -163,7 +163,7 @@ def _makers(settings: Settings) -> dict[Split, Callable[..., ProbeMetrics]]:
 def _reading(
   settings: Settings, preprocessing: Preprocessing
 ) -> dict[str, Any]:
-  """The arguments of every probe on how features are computed."""
+  """The keywords of every probe that say how features are computed."""
   return {
     "loader": build.open_loader(settings, preprocessing),
     "batch_size": settings.eval_batch_size or settings.batch_size,

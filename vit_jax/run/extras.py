@@ -24,7 +24,7 @@ from vit_jax.training.distillation import Teacher
 from vit_jax.training.lora import base_init
 from vit_jax.training.state import Extras, make_params_init
 
-Saved = Mapping[str, Any] | None  # A description.
+Saved = Mapping[str, Any] | None  # A resumed run's description; else None.
 
 
 def open_extras(
@@ -240,7 +240,11 @@ def _read_base(
 def _place_arrays(
   leaves: Iterable[tuple[str, np.ndarray]], shapes: Any, parts: Parts
 ) -> Any:
-  """The arrays as a tree on the devices, stacked if `shapes` is."""
+  """Arrays, given by path, as a tree on the devices.
+
+  `shapes` has their types and shardings; if its blocks are stacked, so are
+  those of the result.
+  """
   tree = unflatten_dict(dict(leaves), sep="/")
   if any(map(parts.stacked_axes, flatten_dict(shapes, sep="/"))):
     tree = parts.stack(tree)

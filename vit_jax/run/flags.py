@@ -231,7 +231,10 @@ def _kind(data: str) -> tuple[str, str]:
 
 
 def key_and_value(word: str) -> tuple[str, str]:
-  """The key of the configuration that a flag sets, and its value."""
+  """The key and the value of a flag, such as --config.total_steps=100.
+
+  The key of another flag, such as --workdir=DIR, is its name.
+  """
   name, _, value = word.lstrip("-").partition("=")
   return name.removeprefix("config."), value
 

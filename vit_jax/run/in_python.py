@@ -33,7 +33,7 @@ from vit_jax.workdir.records import read_metrics
 Config = str | os.PathLike[str] | ConfigDict
 """A configuration: a file, a name, or its keys and values."""
 
-# The attributes for users.
+# Attributes of a run for users, which hints may name.
 _FOR_USERS = (
   "evaluate",
   "history",
@@ -368,7 +368,7 @@ def _implied_settings(
 
 
 def _parse_value(default: Any, text: str) -> Any:
-  """The value of a text for a key with this default."""
+  """A text as a value of the type of a key's default."""
   if isinstance(default, bool):
     return text == "True"
   return type(default)(text) if isinstance(default, int | float) else text

@@ -47,7 +47,7 @@ class History(list[dict[str, Any]]):
   """Rows of metrics by step; `history["loss"]` is the list of training losses.
 
   A name is a key, or its part after the split. Without a split, the metric of
-  training is taken if there is one; `val_loss` is that of the evaluation.
+  training is taken if there is one; `val_loss` is the loss of the evaluation.
   """
 
   @property

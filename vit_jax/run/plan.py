@@ -249,7 +249,7 @@ class Plan:
   def step_shapes(self) -> list[tuple[Any, ...]]:
     """The shapes and shardings of the arguments of `jitted_step`.
 
-    They are several where batches have several shapes, as in `by_share`.
+    There is a tuple for each shape that a batch may have, as in `by_share`.
     """
     rows = sharding.batch_sharding(self.mesh)
     batches = [
@@ -370,7 +370,7 @@ class Plan:
     }
 
   def _scored(self) -> dict[str, str]:
-    """The entry of a description on a score that is not the task's."""
+    """The entry "score" of a description; {} if the score is the task's."""
     key = self.score.key
     return {} if key == self.task.scores.key else {"score": key}
 

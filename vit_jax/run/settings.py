@@ -297,7 +297,7 @@ class _Leading(Section):
   loss: LossSettings = section(LossSettings)
 
 
-# The sections of `tasks.table`, in its order.
+# This class adds the sections of the objectives, in the order of `tasks.table`.
 if typing.TYPE_CHECKING:
   _WithObjectives = _Leading
 else:
@@ -419,7 +419,7 @@ def read_saved(config: Mapping[str, Any]) -> Settings:
 
 
 def _value(kind: Any, default: Any) -> Any:
-  """A default that only a value of its field's type can replace."""
+  """A default for a `ConfigDict`, which then refuses values of another type."""
   inner, optional = checks.without_none(kind)
   if optional:
     return FieldReference(default, field_type=typing.get_origin(inner) or inner)

@@ -120,7 +120,10 @@ def _about_images(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _for_chips(plan: Plan) -> list[tuple[str, str]]:
-  """Lines on the settings and the form of attention chosen for the chips."""
+  """Names and texts of lines on what was chosen for the chips.
+
+  The lines are on the settings and on the form of attention.
+  """
   settings, model = plan.settings, plan.model
   fast = ""
   if for_tpu():

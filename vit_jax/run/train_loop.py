@@ -224,7 +224,10 @@ class TrainLoop:
   def _take_step(
     self, state: TrainState, batch: dict[str, jax.Array], step: int
   ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Starts a train step, once earlier ones are done; returns its results."""
+    """Starts a train step, once earlier ones are done.
+
+    Returns the state after it and its metrics, which may still be computed.
+    """
     frozen = self.plan.extras.frozen_params
     self.outputs.meter.wait(sharding.steps_ahead())
     state, metrics = self._train_step(state, batch, *frozen)
@@ -320,7 +323,10 @@ class TrainLoop:
 
   @contextlib.contextmanager
   def _time_apart(self, kind: str) -> Iterator[None]:
-    """Counts the time inside for this kind of work, not for the steps."""
+    """Writes the digests; then counts the time inside for a kind of work.
+
+    That time does not count for the steps.
+    """
     out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):
       self._write_digests()

@@ -1,4 +1,4 @@
-"""Finds the name that was likely meant by one that does not exist.
+"""Finds the name that a user likely meant, who gave one that does not exist.
 
 `hints.csv` lists names in other libraries and what to write here instead, by
 their owner: an object, as pages call its variable ("loaded"), or a call whose
@@ -203,8 +203,7 @@ def hint_for_path(path: str, names: Iterable[str] = ()) -> str:
 
   It names a similar path in the same folder, or one of `names`. Otherwise, it
   says what to do about an address, or which folder of the path is missing. Of a
-  path that exists, it says whether that is a file or a folder, as it is then
-  not of the kind that was needed.
+  path that exists, it says what it is, such as a folder where a file is needed.
   """
   if "://" in path:
     return "it is an address: download it, and give its folder or file."

@@ -42,7 +42,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _refuse_repeated_numbers(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """A JSON object; ValueError if a key that is a number is there twice."""
+  """The pairs as an object; ValueError if a number occurs twice as a key."""
   result: dict[str, Any] = {}
   for key, value in pairs:
     if key in result and re.fullmatch(r"[0-9]+", key):

@@ -81,7 +81,7 @@ def help_text(doc: str, takes: str, form: str) -> str:
 
 
 def _name_and_help(flag: flags.Flag) -> tuple[str, str]:
-  """A flag with its default, and the first line of its help."""
+  """A flag as --NAME=DEFAULT, and the first line of its help."""
   default = ""
   # A default of False or [] means that the flag is not given.
   if flag.default not in (None, []) and flag.default is not False:

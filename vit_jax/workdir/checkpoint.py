@@ -130,7 +130,7 @@ class Checkpoints(CheckpointReader):
     return {step: scores[step] for step in scores.keys() & keep}
 
   def wait(self) -> str | None:
-    """Waits until the last save is on disk; a line if it failed, else None."""
+    """Waits until the last save is on disk; returns a line if it failed."""
     if self._saving is None:
       return None
     step, done = self._saving

@@ -194,7 +194,10 @@ class CheckpointReader:
     return self._restore(step, {item: shapes})[item]
 
   def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
-    """The arrays of some items, once compared with their checksums."""
+    """The arrays of the items in `shapes`, by item; raises as `restore`.
+
+    They are compared with their checksums in the description.
+    """
     description = self.describe(step)
     saved = description["checksums"]
     self._check_arrays(step, saved, shapes)
@@ -232,7 +235,7 @@ class CheckpointReader:
       )
 
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
-    """Calls `read` for a checkpoint, as `attempt` does."""
+    """The result of `read` for a checkpoint; raises as `attempt`."""
     name = f"checkpoint {step} of {self.folder}"
 
     # Deletion begins with the file, or name, that makes it a checkpoint.

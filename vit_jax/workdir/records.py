@@ -120,7 +120,7 @@ def keep_unreadable(folder: epath.Path, images: Iterable[str]) -> str:
 
 
 def describe_start() -> dict[str, Any]:
-  """Describes this process, its machine and its packages."""
+  """This process, its machine and its packages, for a row of starts.jsonl."""
   now = datetime.datetime.now(datetime.UTC)
   return {
     "time": now.isoformat(timespec="seconds"),

@@ -57,7 +57,11 @@ Lower = Callable[[Call], list[Value]]
 def joint_shape(
   values: Sequence[Value], shape: Sequence[Dim]
 ) -> tuple[Dim, ...]:
-  """The stored shape of the result of an operation on elements of arrays."""
+  """The stored shape of the result of an operation on elements of arrays.
+
+  `shape` is its shape in the program. A dimension in which all arrays are
+  stored with size 1 has that size in the result, too.
+  """
   rank = max(len(value.stored) for value in values)
   padded = [(1,) * (rank - len(v.stored)) + v.stored for v in values]
   sizes = shape[len(shape) - rank :]

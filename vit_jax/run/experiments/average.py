@@ -30,7 +30,8 @@ _STEPS = 10  # Steps of a walk from the start to the run.
 
 Arrays = Mapping[str, Any]
 """The arrays of a model's parameters, by path."""
-# The averaged arrays, their metrics, and words on how they were averaged.
+# What `mean`, `greedy_soup` and `best_mixture` return: the averaged arrays,
+# their metrics, and words on how they were averaged.
 _Outcome = tuple[Arrays, dict[str, Any], str]
 _Score = Callable[[Arrays], dict[str, Any]]  # From arrays to their metrics.
 
@@ -183,7 +184,11 @@ def mean(
 def greedy_soup(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
-  """The greedy soup, Recipe 1 of arXiv:2203.05482."""
+  """The greedy soup, Recipe 1 of arXiv:2203.05482.
+
+  It begins with the best of the runs, whose metrics are `members`. Each other
+  run, from the best on, joins unless the score of the average falls.
+  """
   order = sorted(range(len(trees)), key=lambda n: -members[n][key])
   taken = order[:1]
   merged, metrics = trees[taken[0]], members[taken[0]]
@@ -200,7 +205,10 @@ def greedy_soup(
 def best_mixture(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
-  """The best mixture of two; of equal ones, that with most of the second."""
+  """The best mixture of two runs, whose metrics are `members`.
+
+  Of mixtures with equal scores, it is that with most of the second run.
+  """
   start, end = trees
   share = 0.0
   merged, metrics = start, members[0]

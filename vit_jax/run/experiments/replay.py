@@ -72,7 +72,10 @@ def _verify(
   display: Display,
   moved: Mapping[str, Any],
 ) -> bool:
-  """One attempt of `verify`, on the checkpoints that there are now."""
+  """One attempt of `verify`, on the checkpoints that there are now.
+
+  Returns whether all digests are equal.
+  """
   with contextlib.closing(open_run(workdir)) as checkpoints:
     digests, broken = read_digests(checkpoints.folder)
     saved = checkpoints.all_steps

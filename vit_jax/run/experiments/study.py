@@ -257,7 +257,12 @@ def _run(
   changes: Mapping[str, Any] | None = None,
   folder: str | None = None,
 ) -> dict | None:
-  """Trains a row unless it is finished; its result, or None if it failed."""
+  """Trains a row unless it is finished; its result, or None if it failed.
+
+  `changes` are values of further keys, and `folder` is the run's folder in that
+  of the study, by default the row's name. Raises _Stopped if the run was told
+  to stop, and ValueError if it is finished, with other settings.
+  """
   workdir = study.workdir / (folder or row)
   changes = {**study.changes, **(changes or {})}
   settings = to_dict(changed(study.settings[row], changes))
