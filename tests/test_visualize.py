@@ -1,6 +1,5 @@
 """The command draws figures and arrays from a published checkpoint."""
 
-import functools
 import os
 import sys
 
@@ -251,8 +250,7 @@ def test_only_an_encoders_patches_are_on_its_maps(
   with open(photos[0], "rb") as file:
     pixels = jnp.asarray(loaded.preprocessing.transform()(file.read()))[None]
   images = normalize(pixels, model.origin.mean, model.origin.std)
-  apply = jax.jit(functools.partial(model.apply, mutable="intermediates"))
-  _, seen = apply({"params": params}, images)
+  _, seen = model.apply({"params": params}, images, mutable="intermediates")
   (A,) = seen["intermediates"]["block_1"]["msa"]["attention"]
   rows = A.mean(axis=2) if name == "hf_siglip" else A[:, :, 0]
   with np.load(out / "arrays.npz") as found:

@@ -290,20 +290,14 @@ def params_of(model, batch):
 
 def places(rate, prefix=0, count=COUNT, seed=1):
   """The places of the tokens that stay, for each of `count` images."""
-  rows = np.arange(prefix + N, dtype=np.float32)[None, :, None]
-  z = rows + 1000 * np.arange(count, dtype=np.float32)[:, None, None]
-  layer = PatchDropout(rate)
-
-  @jax.jit
-  def dropped(z, key):
-    tokens = Tokens(z, prefix=prefix)
-    tokens = layer.apply({}, tokens, train=True, rngs={"dropout": key})
-    return tokens.z, tokens.where
-
-  z, where = map(np.asarray, dropped(z, jax.random.key(seed)))
-  left = z[..., 0]
+  rows = jnp.arange(prefix + N, dtype=jnp.float32)[None, :, None]
+  z = rows + 1000 * jnp.arange(count, dtype=jnp.float32)[:, None, None]
+  tokens = Tokens(z, prefix=prefix)
+  key = {"dropout": jax.random.key(seed)}
+  tokens = PatchDropout(rate).apply({}, tokens, train=True, rngs=key)
+  left = np.asarray(tokens.z)[..., 0]
   assert (left // 1000 == np.arange(count)[:, None]).all()  # Of its own image.
-  np.testing.assert_array_equal(left[:, prefix:] % 1000 - prefix, where)
+  np.testing.assert_array_equal(left[:, prefix:] % 1000 - prefix, tokens.where)
   return (left % 1000).astype(int)
 
 

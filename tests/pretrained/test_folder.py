@@ -81,8 +81,7 @@ def answer(source):
   model, params = loaded
   pixels = loaded.preprocessing.transform()(PICTURE)
   images = (pixels[None] / 255 - loaded.origin.mean) / loaded.origin.std
-  images = jnp.asarray(images, jnp.float32)
-  found = jax.jit(model.apply)({"params": params}, images)
+  found = model.apply({"params": params}, jnp.asarray(images, jnp.float32))
   return loaded, np.asarray(found)
 
 
