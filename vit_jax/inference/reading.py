@@ -65,7 +65,11 @@ def _images_of(picture: Picture) -> Iterable[Picture]:
 
 
 def is_text(query: Any) -> bool:
-  """Whether a query is a text, and not a file's name, even a missing file's."""
+  """Whether a query is a text, and not the name of a file.
+
+  A query with a folder, a "*" or the ending of images is the name of a file,
+  even if that file is missing.
+  """
   if not isinstance(query, str) or os.path.lexists(os.path.expanduser(query)):
     return False
   if os.sep in query or "*" in query:

@@ -163,6 +163,6 @@ def _spell(character: str) -> str:
   name = unicodedata.name(character, "")
   if sound := _NAMED.search(name):
     return sound[1].lower()
-  if unicodedata.category(character) in ("Lm", "Mn"):  # Lengthens, or a mark.
+  if unicodedata.category(character) in ("Lm", "Mn"):  # A length sign or mark.
     return ""
   return f"U+{ord(character):04X} "

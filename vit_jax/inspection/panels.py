@@ -69,7 +69,7 @@ class Panel:
 
 
 def text_height(width: float) -> float:
-  """The height of the text of a drawing, both in pixels."""
+  """The height of the text in a drawing of this width, both in pixels."""
   return max(11, width / PER_LINE)
 
 

@@ -66,7 +66,7 @@ def show_batch(
   """
   if count < 1:
     raise ValueError(f"count={count}: at least one image is drawn.")
-  if hasattr(batch, "origin"):  # Of `load_pretrained`: it has no data.
+  if hasattr(batch, "origin"):  # What `load_pretrained` returns has no data.
     path_of_run(batch)
   if isinstance(batch, str | os.PathLike | Data):
     batch, class_names = _batch_of_folder(batch, count)

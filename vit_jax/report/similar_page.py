@@ -54,7 +54,7 @@ def page(
   Args:
     about: A sentence on the vectors.
     duplicates: The least cosine of near-duplicates.
-    loaded: The model that computed the vectors, for what its images are.
+    loaded: The model that computed the vectors, which says how images are read.
   """
   spec = loaded.preprocessing.spec
   now = datetime.datetime.now().astimezone()

@@ -26,7 +26,7 @@ class Similar:
   """Images that look alike, as results.
 
   Attributes:
-    files: Their paths.
+    files: The paths of the images.
     names: The paths below their folder, as the page and the table show them.
     splits: The split that each image's folder is named after, or "".
     nearest: The nearest images of each image, `_FOR_GROUPS` of them or more, if

@@ -83,7 +83,7 @@ def suited(
 
 
 def _unsmoothed(task: str, values: Mapping[str, str]) -> dict[str, str]:
-  """The key that smooths no labels, for a task that refuses smoothing."""
+  """The key that turns smoothing off, for a task that refuses it; else {}."""
   if task not in _UNSMOOTHED or _SMOOTHING in values:
     return {}
   return {_SMOOTHING: "0.0"}

@@ -245,7 +245,8 @@ def _better_command(plan: Plan) -> str | None:
 def _count_trained(plan: Plan) -> int:
   """The number of parameters that are trained.
 
-  All in the state of a run with LoRA are, unless its task freezes them.
+  With LoRA, these are all parameters of the state that the task does not
+  freeze.
   """
   params: dict[str, Any] = flatten_dict(plan.shapes.params, sep="/")
   frozen = plan.task.is_frozen
@@ -463,7 +464,7 @@ def show_layers(settings: Settings, may_lower_batch: bool = False) -> None:
 
 
 def layer_rows(plan: Plan) -> list[list[str]]:
-  """A row for each layer, in the order of the forward pass, and one of totals.
+  """A row for each layer, in the order of the forward pass; totals come last.
 
   Shapes are those of a batch of one image. Parameters outside of any layer,
   such as the class token, have rows of their own.

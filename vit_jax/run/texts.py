@@ -52,9 +52,9 @@ def with_text_setup(
   """The settings and the task with the text tower and the tokenizer.
 
   `saved` is the description of a resumed run, and `start` the checkpoint that a
-  new run begins with. Without data, no tokenizer is trained, and its size is
-  that of the settings. Raises ValueError if a tokenizer cannot be opened or
-  trained.
+  new run begins with. Without data, no tokenizer is trained, and the size of
+  its vocabulary is that of the settings. Raises ValueError if a tokenizer
+  cannot be opened or trained.
   """
   settings = _with_image_tower(settings)
   if saved is not None:

@@ -316,7 +316,7 @@ class TrainLoop:
     if self.outputs.meter.has_unread:
       self._log(step)  # The next start knows nothing of these steps.
     folds = self.plan.evaluation.folds
-    if step and folds and not self._evaluated:  # No row has them yet.
+    if step and folds and not self._evaluated:  # No row has the folds yet.
       self.outputs.write(step, folds)
     saved = f"step {step:,} is saved" if step else "no step was taken"
     return self.signal.make_error(f"told to stop; {saved}")

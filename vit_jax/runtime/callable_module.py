@@ -9,7 +9,7 @@ from vit_jax.runtime.printable import say_once
 
 
 def make_callable(name: str, function: Callable[..., Any]) -> None:
-  """Makes calling an imported module call a function.
+  """Lets an imported module be called as a function.
 
   `vit_jax.train` is a module, since `vit_jax train` runs it as a program, and
   users call `vit_jax.train("my_photos")`. Both are the same object, whether or

@@ -24,7 +24,7 @@ from jax.experimental import multihost_utils
 
 from vit_jax.runtime.restarts import MENDABLE
 
-_SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
+_SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides the cursor.
 TICK = 1.0  # Seconds between two checks.
 LEAST_WAIT = 600.0  # A wait for a step of fewer seconds never ends a run.
 MOST_ASIDE = 86_400.0  # The most seconds for other work, such as an evaluation.

@@ -64,7 +64,7 @@ def record_start(folder: epath.Path, step: int) -> None:
     return
   path = folder / STARTS
   before = read(path)
-  if before and not before.endswith(b"\n"):  # The disk was full.
+  if before and not before.endswith(b"\n"):  # A full disk cut the last line.
     before += b"\n"
   replace(path, before + to_line({"step": step, **describe_start()}))
 

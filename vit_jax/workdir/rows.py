@@ -1,7 +1,7 @@
 """Files that a run appends to; a full disk or a lost network does not end it.
 
-Most hold rows of JSON, one a line, each with its `step`. Rows are checked here,
-where they are read, and need not be checked again.
+Most of these hold rows of JSON, one a line, each with its `step`. Rows are
+checked here, where they are read, and need not be checked again.
 """
 
 import collections
