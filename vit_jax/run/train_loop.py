@@ -93,7 +93,11 @@ class TrainLoop:
   def __call__(
     self, state: TrainState, first: int
   ) -> tuple[TrainState, dict[str, Any]]:
-    """Runs the steps after `first`; returns the state and last evaluation."""
+    """Runs the steps after `first`; returns the state and last evaluation.
+
+    Raises Interrupted if the run is told to stop, and FloatingPointError after
+    `max_skipped_steps` consecutive non-finite steps; the state is then saved.
+    """
     if first and self._is_over(state, first):
       return state, self._evaluated
     if not first and self.plan.may_spoil_features:
@@ -303,7 +307,10 @@ class TrainLoop:
 
   @contextlib.contextmanager
   def _saved_if_told(self, state: TrainState, step: int) -> Iterator[None]:
-    """If a stop signal comes inside, saves `step`, the last complete one."""
+    """If a stop signal comes inside, saves `step`, the last complete one.
+
+    Interrupted is then raised.
+    """
     try:
       yield
     except Interrupted:

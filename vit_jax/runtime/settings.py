@@ -347,7 +347,8 @@ def _check_one(
 ) -> Any:
   """The value by `checked`, with a message of its own if None is not allowed.
 
-  A value that equals the default, and is of the field's type, is not checked.
+  Raises ValueError if the value is invalid. A value that equals the default,
+  and is of the field's type, is not checked.
   """
   plain, optional = without_none(kind)
   if value == default and type(value) is plain:

@@ -96,7 +96,10 @@ class StopSignal:
         signal.signal(number, signal.SIG_IGN if ending else handler)
 
   def _record(self, number: int, _: object) -> None:
-    """Handles a signal."""
+    """Handles a signal: records it, and raises Interrupted inside `waiting`.
+
+    A second Ctrl-C ends the process.
+    """
     again, self._signal = self._signal, number
     if number == signal.SIGINT:
       if again == signal.SIGINT:

@@ -131,7 +131,10 @@ class _ObjectLock:
     return OSError(f"{self._workdir} cannot be locked now: {why}")
 
   def _write(self) -> bool:
-    """Writes the object; returns whether this run then owns the lock."""
+    """Writes the object; returns whether this run then owns the lock.
+
+    Raises OSError if the store cannot be used.
+    """
     options = {"retry": bucket.retry(), "if_generation_match": self._generation}
     try:
       self._blob.upload_from_string(json.dumps(self._owner), **options)
@@ -147,7 +150,10 @@ class _ObjectLock:
     return True
 
   def _read(self) -> tuple[int, dict[str, Any]]:
-    """The generation and the content of the object; (0, {}) without one."""
+    """The generation and the content of the object; (0, {}) without an object.
+
+    Raises OSError if the store cannot be used.
+    """
     options = {"retry": bucket.retry()}
     try:
       blob = self._blob.bucket.get_blob(self._blob.name, **options)

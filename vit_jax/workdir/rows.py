@@ -198,7 +198,10 @@ class AppendFile:
       file.write(b"".join(self._waiting))
 
   def _upload(self) -> None:
-    """Appends to an object, unless the last attempt did that after all."""
+    """Appends to an object, unless the last attempt did that after all.
+
+    Raises OSError if the store cannot be used.
+    """
     self._next_upload = time.monotonic() + UPLOAD_EVERY
     try:
       size = bucket.size(self._path)

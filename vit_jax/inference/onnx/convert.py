@@ -155,7 +155,10 @@ def _compute(equation: Any, inputs: Sequence[Value]) -> list[Value]:
 def _lower_call(
   graph: Graph, equation: Any, inputs: list[Value]
 ) -> list[Value]:
-  """Writes the program that an equation calls, and returns its outputs."""
+  """Writes the program that an equation calls, and returns its outputs.
+
+  Raises `Unsupported` if the equation does not hold a program.
+  """
   for inner in equation.params.values():
     if isinstance(inner, core.Jaxpr):
       return _run(graph, inner, [], inputs)

@@ -154,7 +154,10 @@ def _not_equal(call: Call) -> list[Value]:
 
 
 def _select(call: Call) -> list[Value]:
-  """Writes a choice between two arrays by a condition, element by element."""
+  """Writes a choice between two arrays by a condition, element by element.
+
+  Raises `Unsupported` for more arrays.
+  """
   if len(call.inputs) != 3:
     raise Unsupported("a choice between more than two arrays")
   # JAX takes the array for False first, ONNX that for True.
@@ -206,7 +209,10 @@ def _broadcast(call: Call) -> list[Value]:
 
 
 def _tile(call: Call) -> list[Value]:
-  """Writes copies of an array side by side, `reps` along each dimension."""
+  """Writes copies of an array side by side, `reps` along each dimension.
+
+  Raises `Unsupported` for a symbolic number of copies.
+  """
   value, *_ = call.inputs
   repeats = call.params["reps"]
   # A dimension of size 1 needs no copies: other operations broadcast it.

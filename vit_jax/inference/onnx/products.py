@@ -91,7 +91,10 @@ def _convolution(call: Call) -> list[Value]:
 
 
 def _largest_of_window(call: Call) -> list[Value]:
-  """The largest value of each window, of images (B, H, W, C)."""
+  """The largest value of each window, of images (B, H, W, C).
+
+  Raises `Unsupported` for other windows than those of rows and columns.
+  """
   params, graph = call.params, call.graph
   by_axis = [
     params[name]

@@ -152,6 +152,7 @@ def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
   key = columns["of"]
   varying = (columns["over"], columns["groups"])
   scores = {row["row"]: row[key] for row in rows if row.get(key) is not None}
+  # The names of rows, by their group and by the values that they share.
   members: dict[tuple, list[str]] = {}
   for name, values in study.rows.items():
     same = tuple((k, v) for k, v in values.items() if k not in varying)

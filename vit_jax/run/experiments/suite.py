@@ -241,7 +241,10 @@ def _few_shot(
   root: str | None,
   data_dir: str | None,
 ) -> list[Row]:
-  """A row for each number of shots that the data set has images for."""
+  """A row for each number of shots that the data set has images for.
+
+  Raises AbsentError if it has too few for one shot, or cannot be opened.
+  """
   dataset = name.removeprefix("few_shot/")
   data = DataSettings(name=dataset, data_dir=data_dir)
   if root and (folder := pathlib.Path(root).expanduser() / dataset).is_dir():
