@@ -230,7 +230,7 @@ def _layer(model: BaseVit, layer: int | None) -> int:
 def _class_index(
   model: BaseVit, origin: Origin, name: str | None
 ) -> int | None:
-  """The number of the class with this name or number; None if none is given.
+  """The number of the class with this name or number; None without a name.
 
   Raises ValueError if there is no such class.
   """

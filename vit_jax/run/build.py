@@ -317,7 +317,7 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
 
 
 def _check_repeats(settings: Settings) -> None:
-  """Raises ValueError if a batch would show copies of one image alone."""
+  """Raises ValueError if all examples of a batch would be of one image."""
   repeats, size = settings.train_transform.repeats, settings.batch_size
   if repeats > size:
     raise ValueError(

@@ -2,7 +2,7 @@
 
 For `vit_jax train DATA --pretrained NAME` it chooses the configuration, for
 `vit_jax train DATA --config dino:continue` some keys, and for a run on pairs
-whether to train the image tower. For a run from scratch on few images it has
+whether to train the image tower. For a run from scratch on few images it names
 the better command.
 """
 

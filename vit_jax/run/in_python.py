@@ -45,7 +45,8 @@ _FOR_USERS = (
   "verdict",
   "workdir",
 )
-# Keywords that stand for a key of the configuration, beside those of a shell.
+# Keywords that stand for a key of the configuration: the command's short flags,
+# and some more.
 _SHORT = {
   **flags.SHORT,
   "task": "data.task",

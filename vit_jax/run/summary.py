@@ -34,7 +34,7 @@ from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
-# With a larger share of the first parameters in their average, a line warns.
+# A line warns if the first parameters have a larger share in their average.
 _MOST_OF_START = 0.1
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
 

@@ -78,8 +78,8 @@ def attribute_error(
 def hint_instead(name: str, of: str, value: object = None) -> str:
   """The end of a message on a name; "" if `hints.csv` does not have it.
 
-  Where it is an argument, a number that was given for it is in its `value`, and
-  takes the place of the number in the table.
+  If the name is an argument, `value` is what was given for it: a number takes
+  the place of the number in the table.
   """
   texts = names_elsewhere(of)
   by_plain = {_plain(other): text for other, text in texts.items()}

@@ -161,7 +161,7 @@ class Checkpoints(CheckpointReader):
     if self._steps:  # The next checkpoint is about as large as the newest.
       size = sum(bucket.sizes(self._path_of_step(max(self._steps))).values())
     free = shutil.disk_usage(folder).free
-    if size > free and jax.process_count() == 1:  # Hosts may disagree.
+    if size > free and jax.process_count() == 1:  # Hosts could disagree.
       raise OSError(
         f"it takes {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
       )
