@@ -112,7 +112,7 @@ def test_the_name_of_a_variant_is_no_field():
     operator.call(Vit, "B/16")
   with pytest.raises(ValueError, match=r"load_pretrained\(NAME\) reads"):
     make_vit("B/16", pretrained=True)
-  with pytest.raises(AttributeError, match=r"no predict: loaded\.predict"):
+  with pytest.raises(AttributeError, match=r"no predict: use loaded\.predict"):
     operator.methodcaller("predict", "cat.jpg")(make_vit("B/16"))
 
 
