@@ -120,6 +120,7 @@ def show_segmentation(display: "Display", score: "Segmentation") -> None:
     f"mean IoU {score.mean_iou:.2%}  pixels right {score.pixels_right:.2%}  "
     f"({score.examples:,} examples; a linear probe, L2 {score.l2:.2g}, of "
     f"{score.train_examples:,} training images{_unreadable(score)})"
+    f"{score.verdict.aside}"
   )
 
 

@@ -180,7 +180,7 @@ def predict_files(
     loaded = _open(checkpoint, options, needs_classes=needs_classes)
     task, names, count = _outputs(loaded, text_head)
     task_answers = answers_of(task)
-    if not text_head and loaded.model.num_classes:
+    if text_head or loaded.model.num_classes:
       _say_trained_on(loaded, files)
     batches = predict(
       loaded.model,

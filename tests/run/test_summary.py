@@ -98,6 +98,16 @@ SCRATCH = (
 )
 
 
+def test_frozen_layers_of_random_weights_are_told(config):
+  config.optimizer.freeze_layers = -1
+  rows = dict(header(make_plan(read(config)), "runs/x"))
+  assert rows["training"].startswith("the head alone")
+  assert "the other layers keep their random weights" in rows["training"]
+  config.model.variant = None
+  with pytest.raises(ValueError, match="give published weights, as in --pret"):
+    make_plan(read(config))
+
+
 def test_few_photographs_get_the_better_command(config, monkeypatch):
   """They are 24, of three classes."""
   plan = make_plan(read(config))

@@ -161,8 +161,7 @@ class Answering(Opened):
         one if one.error else one.with_threshold(threshold, top)
         for one in predictions
       )
-    if head is None:
-      self._say_training_lines(images)
+    self._say_training_lines(images)
     if predictions and all(one.error is not None for one in predictions):
       raise unreadable(predictions[0])
     return predictions

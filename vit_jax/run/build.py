@@ -384,6 +384,12 @@ def build_model(
     return task.adapted(
       transfer.adapt_model(start, class_names, fields, **keep)
     )
+  if "variant" not in fields and settings.optimizer.freeze_layers:
+    raise ValueError(
+      "the run trains the head or the last layers alone, and "
+      "config.pretrained, which gives the others, is not set: give published "
+      "weights, as in --pretrained hf_s14_dinov2."
+    )
   if "variant" not in fields:
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "

@@ -67,6 +67,9 @@ def header(
     rows.append(("training", _trained_part(plan)))
     if quicker := _frozen_image_tower(plan):
       rows.append(("", quicker))
+  elif settings.optimizer.freeze_layers:
+    what = f"{_trained_part(plan)}; the other layers keep their random weights"
+    rows.append(("training", f"{what}: give published ones by --pretrained"))
   elif is_new and (better := _better_command(plan)):
     why = f"with {examples:,} images, published weights are the better start:"
     rows += [("training", f"from scratch; {why}"), ("", better)]

@@ -435,7 +435,7 @@ def test_an_uncertain_label_is_refused(tmp_path):
     opened(tmp_path, text, SEVERAL)
   with pytest.raises(
     ValueError,
-    match="line 3 has Edema='-1.0', an uncertain label, it seems: set data.unc",
+    match="line 3 has Edema='-1.0', an uncertain label, it seems: set --conf",
   ):
     opened(tmp_path, text.replace("70,,", "70,-1.0,"), SEVERAL, **keys)
 

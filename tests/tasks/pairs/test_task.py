@@ -89,6 +89,7 @@ def test_a_run_is_resumed_evaluated_verified_and_answers_in_words(
     assert value == pytest.approx(evaluated[key], rel=1e-5), key
   ways = [f"eval/{w}_recall{k}" for w in ("text", "image") for k in (1, 5, 10)]
   assert {*ways, "eval/text_rank", "eval/zero_shot"} < {*found}
+  assert "zero-shot accuracy is measured on" in capsys.readouterr().err
   assert verify(str(tmp_path / "whole"), trust=True)
   runs.stop(changed, tmp_path / "again", step=4)
   resumed, _ = loop.train(read(changed), str(tmp_path / "again"))

@@ -56,7 +56,9 @@ def test_the_table_names_the_classes(capsys):
     class_names=("sky", "road"),
   )
   fewshot.show_segmentation(Display(), found)
-  lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+  shown = capsys.readouterr().out
+  assert "(too few images to judge by)" in shown
+  lines = [line.split() for line in shown.splitlines()]
   expected = [["class", "IoU"], ["sky", "50.00%"], ["road", "absent"]]
   assert lines[:3] == expected
 

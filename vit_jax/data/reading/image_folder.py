@@ -370,6 +370,8 @@ def _advice(path: str) -> str:
       "a file of labels goes to --config.data.labels_file, and ends in "
       f"{', '.join(LABEL_FILES)}."
     )
+  if path == "digits":
+    return 'the digits that come with vit_jax are DataSettings(name="digits").'
   return hints.hint_for_path(path) or "give one."
 
 

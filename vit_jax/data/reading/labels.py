@@ -199,7 +199,8 @@ class Labels:
     if theirs != names:
       raise ValueError(
         f"the {self.plural} are {', '.join(theirs)}, and those of the run "
-        f"{', '.join(names)}: they must be the same, in the same order."
+        f"{', '.join(names)}: they must be the same, so the file needs all "
+        f"{self.plural} of the run."
       )
     return encode
 

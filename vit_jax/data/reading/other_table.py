@@ -30,7 +30,7 @@ _LOOKED_FOR = 16  # Images of a file of labels that are looked for.
 # {unknown} is what to do with a cell that is unknown.
 _WITHOUT_KEYS = {
   r"add --config\.data\.unknown=.*": "{unknown}.",
-  r"set data\.uncertain=.*": "write 1 or 0, or {unknown}.",
+  r"set --config\.data\.uncertain=.*": "write 1 or 0, or {unknown}.",
   r", and --config\.data\.file_column.*": (
     " folder; call the column of the images file."
   ),

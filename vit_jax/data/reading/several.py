@@ -280,7 +280,8 @@ def _flag(
     fail(
       row.place,
       f"has {name}={value!r}, an uncertain label, it seems: set "
-      "data.uncertain=ignore, positive or negative, or data.unknown=-1",
+      "--config.data.uncertain=ignore, positive or negative, or "
+      "--config.data.unknown=-1",
     )
   if as_bit(value) is None and not is_empty(value):
     place = columns.index(name)

@@ -17,6 +17,7 @@ from vit_jax.data.reading.sources import check_classes, open_source
 from vit_jax.data.settings import DataSettings
 from vit_jax.models.two_towers import Compared
 from vit_jax.runtime.display import Track
+from vit_jax.runtime.printable import counted, say
 from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.metrics import Evaluator, Gathered, Measure, gathering
 from vit_jax.tasks.outcome import Example, Examples, Outcome, Stream, Table
@@ -117,6 +118,8 @@ def _zero_shot(
   """
   source = open_source("eval", DataSettings(root=task.pairs.zero_shot))
   check_classes(source, "pairs.zero_shot")
+  images = counted(len(source), "image")
+  say(f"zero-shot accuracy is measured on {images} of {source.name}.")
   objective = task.objective(model, stream.preprocessing)
   texts = [
     task.pairs.template.replace("{}", name) for name in source.class_names
@@ -132,11 +135,11 @@ def _zero_shot(
     return {"u": u, "label": batch["label"]}
 
   compiled = sharding.jit_replicated(embed_texts, stream.mesh)
-  images = dataclasses.replace(stream, source=source, transform=None)
-  evaluator = Evaluator(gathering(rows), images)
+  labelled = dataclasses.replace(stream, source=source, transform=None)
+  evaluator = Evaluator(gathering(rows), labelled)
 
   def measure(params: Any, track: Track) -> dict[str, float]:
-    with contextlib.closing(images):
+    with contextlib.closing(labelled):
       arrays = evaluator.metric(params, track).result().arrays
     v = np.asarray(jax.device_get(compiled(params)))
     answers = best_class(arrays["u"] @ v.T)

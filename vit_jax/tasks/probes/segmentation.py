@@ -14,6 +14,7 @@ from vit_jax.data.reading.mask_folder import ignored_label, resize_mask
 from vit_jax.tasks.finite import NO_ANSWER, best_class, check_representations
 from vit_jax.tasks.probes.linear_probe import Probe, fit_in_parts
 from vit_jax.tasks.probes.whole_set import Readable, Represented
+from vit_jax.tasks.scores import Metric, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Segmentation:
   skipped_images: int  # Number of unreadable images in both splits.
   l2: float
   class_names: tuple[str, ...]
+
+  @property
+  def verdict(self) -> Verdict:
+    """How far `mean_iou` can be trusted."""
+    metric = Metric("mean_iou", "mean IoU")
+    return Verdict(
+      metric, {"mean_iou": self.mean_iou, "examples": self.examples}
+    )
 
 
 def segment(
