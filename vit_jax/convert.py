@@ -32,18 +32,22 @@ def define_flags() -> None:
     "List the published checkpoints whose name matches, such as 'b16*'.",
   )
   flags.DEFINE_string(
-    "push", None, "Hugging Face repository, owner/name, to upload it to."
+    "push",
+    None,
+    "Hugging Face repository, owner/name, to upload the result to.",
   )
   flags.DEFINE_string(
     "license",
     None,
-    "Licence that the card names, such as apache-2.0; by default the source's.",
+    "Licence that the model card of --push names, such as apache-2.0; by "
+    "default the source's.",
   )
   flags.DEFINE_bool(
     "as_trained",
     False,
-    "Write a masked autoencoder with its decoder, as ViTMAEForPreTraining, or "
-    "an image tower with its text tower, as CLIPModel or SiglipModel.",
+    "Write a masked autoencoder with its decoder, or an image tower with its "
+    "text tower, for transformers' ViTMAEForPreTraining, CLIPModel or "
+    "SiglipModel.",
   )
   command.define_overrides()
 

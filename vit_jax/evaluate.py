@@ -26,7 +26,7 @@ from vit_jax.runtime.shown import path_of_run
 
 def define_flags() -> None:
   flags.DEFINE_string(
-    "workdir", None, "Folder of the run, as the argument WORKDIR."
+    "workdir", None, "Folder of the run, in place of the argument WORKDIR."
   )
   flags.DEFINE_bool(
     "per_class",
@@ -39,11 +39,16 @@ def define_flags() -> None:
     "Fit the temperature of the probabilities, and keep it in the run's folder "
     "for predict, convert and export.",
   )
-  flags.DEFINE_bool("test", False, "Evaluate on a folder's test split instead.")
+  flags.DEFINE_bool(
+    "test",
+    False,
+    "Evaluate on the test split of a folder, in place of its evaluation split.",
+  )
   flags.DEFINE_string(
     "out",
     None,
-    "CSV file for the answer to every example, the highest loss first.",
+    "CSV file to write with the answer for every example, the highest loss "
+    "first.",
   )
   flags.DEFINE_flag(  # A flag whose value may be left out.
     flags.Flag(
@@ -51,7 +56,8 @@ def define_flags() -> None:
       flags.ArgumentSerializer(),
       "suite",
       None,
-      "Score an ImageNet model on these test sets, or on all.",
+      "Score a model with ImageNet's classes on the test sets that "
+      "--suite=NAME,NAME names, or on all of them.",
       boolean=True,
     )
   )

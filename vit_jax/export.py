@@ -319,7 +319,8 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "platforms",
     list(PLATFORMS),
-    f"Platforms that StableHLO can run on, of {', '.join(KNOWN_PLATFORMS)}.",
+    "Platforms to export a StableHLO file for, from "
+    f"{', '.join(KNOWN_PLATFORMS)}, separated by commas.",
   )
   flags.DEFINE_enum(
     "param_dtype", DTYPES[0], DTYPES, "Type to store the parameters in."

@@ -40,15 +40,18 @@ def define_flags() -> None:
     "probe",
     PROBES[0],
     PROBES,
-    "few_shot takes --shots images per class, knn and linear take all; segment "
-    "names the class of each pixel, of a folder of images and masks.",
+    "few_shot trains on --shots images per class; knn and linear take all "
+    "training images; segment is a linear probe for the class of each pixel, "
+    "on a folder of images and masks.",
   )
   flags.DEFINE_integer(
     "neighbours", 20, "Number of nearest training images that vote in knn."
   )
   flags.DEFINE_integer("shots", 5, "Number of training images per class.")
   flags.DEFINE_integer(
-    "seeds", 3, "Number of random draws of these images, with seeds 0, 1, ..."
+    "seeds",
+    3,
+    "Number of random draws of the --shots images, with seeds 0, 1, ...",
   )
   flags.DEFINE_bool(
     "pre_logits",

@@ -35,12 +35,15 @@ def define_flags() -> None:
   flags.DEFINE_string("out", "augmented.png", "Picture to write.")
   flags.DEFINE_string("model", None, "Checkpoint to find label errors with.")
   flags.DEFINE_string(
-    "issues", "issues.csv", "CSV file of likely label errors, with --model."
+    "issues",
+    "issues.csv",
+    "CSV file to write likely label errors to, with --model.",
   )
   flags.DEFINE_string(
     "probabilities",
     None,
-    "An .npz file for all images' out-of-fold probabilities, with --model.",
+    "An .npz file to write all images' out-of-fold probabilities to, with "
+    "--model.",
   )
   command.define_overrides()
 

@@ -51,7 +51,9 @@ def define_flags() -> None:
     "json", False, "Print one JSON object per image instead of a table."
   )
   flags.DEFINE_string(
-    "root", None, "Folder of a table's images, if it is not the table's own."
+    "root",
+    None,
+    "Folder of a table's images, if it is not the table's own.",
   )
   flags.DEFINE_string(
     "features", None, "An .npz file to write the images' features to."
@@ -59,10 +61,10 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "layers",
     [],
-    "Write maps of the patches' tokens after layers, as 3,6,9.",
+    "Layers whose maps of patches --features writes, as 3,6,9.",
   )
   flags.DEFINE_bool(
-    "tokens", False, "Write all tokens of these layers, not maps of patches."
+    "tokens", False, "Write all tokens after the --layers, not maps of patches."
   )
   flags.DEFINE_string(
     "head",
@@ -78,11 +80,13 @@ def define_flags() -> None:
   flags.DEFINE_multi_string(
     "template",
     [],
-    'Text around these names, such as "a drawing of a {}."; several are '
-    'averaged. By default "a photo of a {}.".',
+    'Text around the names of --texts, such as "a drawing of a {}."; several '
+    'are averaged. By default "a photo of a {}.".',
   )
   flags.DEFINE_string(
-    "save_head", None, "An .npz file to write these classes to, for --head."
+    "save_head",
+    None,
+    "An .npz file to write the --texts to, for --head.",
   )
   flags.DEFINE_string(
     "masks",
@@ -92,7 +96,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "short_side",
     None,
-    "Shorter side of the images whose windows --masks reads.",
+    "Shorter side to resize images to, of which --masks then reads overlapping "
+    "windows.",
     lower_bound=1,
   )
   flags.DEFINE_integer(

@@ -33,7 +33,9 @@ def define_flags() -> None:
   from vit_jax.run.flags import define_config_file, expanded
 
   flags.DEFINE_string(
-    "workdir", None, "Folder of the run; runs/DATA if left out."
+    "workdir",
+    None,
+    "Folder of the run; by default a folder in runs/ named after DATA.",
   )
   define_config_file()
   # Marked after it, so that a missing configuration is reported first: DATA
@@ -47,7 +49,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "restarts",
     0,
-    "Restart after a crash, at most this many times without a new checkpoint.",
+    "Restart after a crash, at most this many times in a row without a new "
+    "checkpoint; 0 never restarts.",
     lower_bound=0,
   )
   flags.DEFINE_bool(

@@ -14,8 +14,13 @@ from vit_jax.runtime import command, hosts
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("steps", None, "First and last step, as 400:420.")
-  says = "Import classes and contact addresses that only the checkpoint names."
+  flags.DEFINE_string(
+    "steps", None, "First and last step to repeat, as 400:420."
+  )
+  says = (
+    "Trust the checkpoint: import classes and open addresses that it alone "
+    "names."
+  )
   flags.DEFINE_bool("trust", False, says)
   flags.DEFINE_string("root", None, "Where the images or packed data are now.")
   flags.DEFINE_string("data_dir", None, "Where the TFDS data sets are now.")

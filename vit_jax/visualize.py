@@ -48,13 +48,14 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "discard",
     0.0,
-    "Fraction of the lowest attention weights that the rollout discards.",
+    "Fraction of each layer's attention weights, the lowest ones, that the "
+    "rollout discards.",
   )
   flags.DEFINE_integer(
     "layer",
     None,
-    "Layer whose attention is drawn, counted from 1, or from -1, the last "
-    "and the default.",
+    "Layer whose attention is drawn, counted from 1, or from the end as -1, "
+    "-2, ...; the last by default.",
   )
   flags.DEFINE_string(
     "class_name",

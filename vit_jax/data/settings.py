@@ -70,7 +70,9 @@ class DataSettings(Section):
     "label_columns",
   )
 
-  name: str | None = setting(None, 'A TFDS data set, or "digits".')
+  name: str | None = setting(
+    None, 'Name of a TFDS data set, or "digits" for the digits of scikit-learn.'
+  )
   root: str | None = setting(
     None, "A folder of class folders, instead of a data set's name."
   )
@@ -79,17 +81,20 @@ class DataSettings(Section):
   )
   labels: bool = setting(
     True,
-    "False takes all images below `root`, at any depth and without classes; "
-    "packed images and TFDS data sets keep their labels.",
+    "False takes all images below `root`, at any depth and without classes; it "
+    "changes nothing for packed images and TFDS data sets.",
     needs="root or dir or name",
   )
   labels_file: str | None = setting(
     None,
-    "CSV or JSONL file with the columns file and label, and split if it has "
-    "all splits; its folder is `root` unless that is set.",
+    "CSV or JSONL file with the columns file and label, and a column split if "
+    "it lists the images of all splits. Its folder stands for `root` unless "
+    "that is set.",
   )
   eval_labels_file: str | None = setting(
-    None, "CSV or JSONL file of the images to evaluate on, as labels_file."
+    None,
+    "CSV or JSONL file of the images to evaluate on, with columns as in "
+    "labels_file.",
   )
   outside: bool = setting(
     False,
@@ -99,9 +104,9 @@ class DataSettings(Section):
   )
   file_column: str | None = setting(
     None,
-    "Column of the images' names, which may lack an ending such as .jpg; None "
-    "takes the one whose cells name images; of several, the one called file, "
-    "path, image, image_id, id or the like.",
+    "Column of the images' names, which may lack an ending such as .jpg. None "
+    "takes the column whose cells name images; if several do, the one called "
+    "file, path, image, image_id, id or the like.",
   )
   label_columns: str | None = setting(
     None,
@@ -112,7 +117,8 @@ class DataSettings(Section):
     None,
     "Characters that separate several labels or captions in a cell, such as ' "
     "' or ','. By default ; and | separate them, and a text such as [\"cat\", "
-    '"dog"] is a list. ";|" reads no such lists, as in earlier versions.',
+    '"dog"] is a list. If set to ";|", such a text is not read as a list, as '
+    "in earlier versions.",
     must=Rule(
       "be spaces or punctuation, without letters and digits",
       lambda text: text and not any(map(str.isalnum, text)),
@@ -128,10 +134,10 @@ class DataSettings(Section):
   )
   unknown: str | None = setting(
     None,
-    'Values that mean "unknown", which the loss and the metrics leave out: '
-    'cells of columns of 0 and 1, such as "?" or "9,99"; or the values of '
-    'targets of pixels, such as "0,65535". By default, 0 is unknown in targets '
-    'of depth; "none" takes no value for unknown.',
+    'Values that mean "unknown", separated by commas: cells in columns of 0 '
+    'and 1, such as "?" or "9,99", or numbers of pixels in targets, such as '
+    '"0,65535". The loss and the metrics leave them out. By default, 0 is '
+    'unknown in targets of depth; "none" takes no value for unknown.',
     needs="labels_file or root",
   )
   uncertain: str | None = setting(
@@ -153,10 +159,10 @@ class DataSettings(Section):
   data_dir: str | None = setting(None, "Folder where TFDS keeps its data sets.")
   tfds_label: str | None = setting(
     None,
-    'A label of a TFDS data set in place of its usual one: "label_azimuth", '
-    '"label_orientation/16" in 16 groups, or one that VTAB computes: '
-    "count_all, closest_object_distance, closest_vehicle_distance; or the "
-    'texts that are captions, such as "captions/text".',
+    "Feature of a TFDS data set that replaces its usual label: "
+    '"label_azimuth", "label_orientation/16" for 16 groups of its values, or '
+    'texts that are captions, such as "captions/text"; or a label that VTAB '
+    "computes (count_all, closest_object_distance, closest_vehicle_distance).",
   )
   train_split: str = setting(
     "train",
@@ -165,9 +171,9 @@ class DataSettings(Section):
   )
   eval_split: str | None = setting(
     None,
-    "Split to evaluate on. By default it is test of a TFDS set, validation of "
-    "a packed folder, and for a folder val, else test, else a held-out part of "
-    "train.",
+    'Split to evaluate on. The default is "test" for a TFDS data set and '
+    '"validation" for a packed one; for a folder it is val, or test if there '
+    "is no val, or a held-out part of train if there is neither.",
     legacy_default="test",
   )
   eval_fraction: float = setting(
@@ -208,9 +214,10 @@ class DataSettings(Section):
   )
   mask_values: str = setting(
     "meant",
-    'How masks are read: "meant" takes the colours of classes.txt, and white '
-    'for class 1 of two; "index", as in earlier versions, takes numbers, and '
-    "255 is never a class.",
+    'How masks are read: "meant" reads the colours that classes.txt lists, and '
+    "takes white for class 1 in masks of two classes that are black and white "
+    'alone; "index" reads numbers, of which 255 is never a class, as in '
+    "earlier versions.",
     choices=MASK_VALUES,
     needs="root",
     legacy_default="index",
@@ -218,8 +225,8 @@ class DataSettings(Section):
 
   target_scale: float | None = setting(
     None,
-    "Factor from the values of files to the numbers of pixels, such as 0.001 "
-    "for depth in millimetres that is learned in metres; None is 1.",
+    "Factor that multiplies the values of target files, such as 0.001 to learn "
+    "depth in metres from files in millimetres; None is 1.",
     must=Rule("be above 0", lambda scale: 0 < scale < float("inf")),
     needs="data.task=dense_regression",
   )
@@ -356,7 +363,9 @@ class TrainTransformSettings(Section):
 
   crop: str = setting(
     "inception",
-    'A random box ("inception"), a random shift ("pad") or none ("resize").',
+    'What is cut out of a training image: a random box ("inception"), a '
+    'randomly shifted part ("pad"), or nothing, as the whole image is resized '
+    '("resize").',
     choices=TRAIN_CROPS,
   )
   min_area: float = setting(
@@ -371,16 +380,24 @@ class TrainTransformSettings(Section):
   )
   resizer: str = setting(
     "fast",
-    'How a crop is resized: "fast" by areas or bilinear, from a JPEG decoded '
-    'at a reduced size, "bicubic" by Pillow, or as in eval_transform.',
+    'How a crop is resized. "fast" shrinks by averages and enlarges '
+    'bilinearly, and may decode a JPEG at a reduced size; "bicubic" is the '
+    'filter of Pillow; "vision_transformer" and "big_vision" are as in '
+    "eval_transform.resizer.",
     choices=("fast", "bicubic", *TENSORFLOW),
   )
-  pad: int = setting(4, 'Pixels that "pad" adds at each edge.', must=_PAD)
+  pad: int = setting(
+    4,
+    'Number of black pixels that the crop "pad" adds at each edge.',
+    must=_PAD,
+  )
   flip: bool = setting(
     True, "Mirror images left to right, each with probability 1/2."
   )
   randaugment_layers: int = setting(
-    0, "RandAugment operations an image; 0 is off.", must=_OPERATIONS
+    0,
+    "Number of RandAugment operations for each image; 0 is off.",
+    must=_OPERATIONS,
   )
   randaugment_magnitude: float = setting(
     10,
@@ -392,7 +409,8 @@ class TrainTransformSettings(Section):
   randaugment_timm: bool = setting(
     False,
     "Use timm's rand-mstd0.5-inc1, as DeiT does, whatever as_published says: "
-    "each operation half of the time, magnitudes up to 10, spread by 0.5.",
+    "each operation is applied with probability 1/2, and its magnitude is "
+    "drawn with a standard deviation of 0.5, up to 10.",
     needs="randaugment_layers",
   )
   three_augment: bool = setting(
@@ -439,19 +457,21 @@ class EvalTransformSettings(Section):
 
   crop: str = setting(
     "resize",
-    '"resize" takes the whole image; "center" resizes it in proportion and '
-    'cuts out its centre; "squash" does so without keeping the proportions.',
+    '"resize" resizes the whole image to the size of the model; "center" '
+    'resizes it in proportion and cuts out its centre; "squash" does the same '
+    "without keeping the proportions.",
     choices=EVAL_CROPS,
   )
   resize_ratio: float = setting(
     256 / 224,
-    "Side that the image is resized to, divided by the side of the crop.",
+    'For the crops "center" and "squash", the side that the image is resized '
+    "to, divided by the side of the crop.",
     must=checks.RATIO,
   )
   interpolation: str = setting(
     "bilinear",
-    'A filter of Pillow, or "area", which averages areas when it shrinks and '
-    "is bilinear when it enlarges.",
+    'Filter that resizes the image: one of those of Pillow, or "area", which '
+    "averages areas to shrink it and is bilinear to enlarge it.",
     choices=FILTERS,
     legacy_default="area",
   )
@@ -460,16 +480,17 @@ class EvalTransformSettings(Section):
   )
   resizer: str = setting(
     "pillow",
-    'Library whose rounding the filters reproduce: "pillow", "torchvision" '
-    'for its 8-bit tensors, "torchvision_float", which rounds at the end, or '
-    "TensorFlow's without antialiasing, as vision_transformer or big_vision "
-    "decodes and filters.",
+    'Library whose pixels the filters reproduce: "pillow"; torchvision on '
+    '8-bit tensors ("torchvision") or on floats, rounded at the end '
+    '("torchvision_float"); or TensorFlow without antialiasing, as the code of '
+    '"vision_transformer" or of "big_vision" uses it.',
     choices=RESIZERS,
     fits=_check_resizer,
   )
   corner: str = setting(
     "floor",
-    'Rounding of half a pixel in the crop\'s offset; torchvision has "even".',
+    "How an offset of the crop that ends in half a pixel is rounded: down "
+    '("floor"), or to an even number ("even"), as in torchvision.',
     choices=("floor", "even"),
   )
 

@@ -63,20 +63,26 @@ def define_flags() -> None:
 
   define_config_file()
   flags.DEFINE_string("topology", "v5e:2x4", "Kind and arrangement of chips.")
-  flags.DEFINE_integer("num_classes", None, "Classes of the data set.")
+  flags.DEFINE_integer(
+    "num_classes", None, "Number of classes of the data set."
+  )
   flags.DEFINE_integer("num_examples", None, "Number of training images.")
   flags.DEFINE_integer(
     "by_op", 0, "Print the cycles of this many of the costliest operations."
   )
   flags.DEFINE_bool(
-    "forward", False, "Estimate the prediction of a batch, not a train step."
+    "forward",
+    False,
+    "Estimate one prediction of a batch, in place of a train step.",
   )
   flags.DEFINE_bool("json", False, "Print one JSON object instead of a table.")
   flags.DEFINE_bool(
     "suggest", True, "If the step does not fit, look for a change that helps."
   )
   flags.DEFINE_bool("tune", False, "Search for the fastest settings.")
-  flags.DEFINE_integer("trials", 16, "Steps that --tune compiles at most.", 1)
+  flags.DEFINE_integer(
+    "trials", 16, "Largest number of train steps that --tune compiles.", 1
+  )
   flags.DEFINE_string("write", None, "Configuration (.py) for --tune to write.")
   flags.DEFINE_string(
     "save_hlo", None, "File to write the compiled program (HLO) to."

@@ -48,12 +48,20 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "quality",
     None,
-    "JPEG quality, 95 by default; if given, lossless files become JPEG too.",
+    "Quality of images that are encoded as JPEG, 95 by default; if it is "
+    "given, BMP, GIF, TIFF and lossless WebP files become JPEG, not PNG.",
     1,
     100,
   )
   kinds = ["jpeg", "raw"]
-  flags.DEFINE_enum("encoding", "jpeg", kinds, "How new images are stored.")
+  flags.DEFINE_enum(
+    "encoding",
+    "jpeg",
+    kinds,
+    'How images are stored: "jpeg" keeps JPEG and PNG files that --size does '
+    'not reduce, and encodes the others; "raw" stores the pixels of all images '
+    "without compression.",
+  )
   flags.DEFINE_string(
     "labels",
     None,
@@ -69,7 +77,10 @@ def define_flags() -> None:
   )
   says = "Let a file of labels name images outside of its folder."
   flags.DEFINE_bool("outside", False, says)
-  says = "How images are held out; see data.held_out_by. Default: as in OUT."
+  says = (
+    "How images to hold out are chosen, as data.held_out_by; if OUT holds a "
+    "packing already, by default as there."
+  )
   flags.DEFINE_enum("held_out_by", None, HELD_OUT_BY, says)
   flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")

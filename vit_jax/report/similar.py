@@ -28,14 +28,15 @@ def define_flags() -> None:
   flags.DEFINE_float(
     "duplicates",
     0.93,
-    "Least cosine of images whose pixels are compared for near-duplicates.",
+    "Least cosine similarity of two images whose pixels are compared, to find "
+    "near-duplicates.",
     0.0,
     1.0,
   )
   flags.DEFINE_integer(
     "clusters",
     None,
-    "Number of clusters; by default from the number of images.",
+    "Number of clusters; the default depends on the number of images.",
     1,
   )
   flags.DEFINE_integer("batch_size", 32, "Images to read at once.", 1)

@@ -80,13 +80,16 @@ class ModelSettings(Section):
   mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=WIDTH)
   num_heads: int | None = _unset("Attention heads of a layer, k.", must=WIDTH)
   pooling: str | None = _unset(
-    'The class token ("token"), the mean over patches ("gap"), attention '
-    'pooling ("map"); with one of our `block`s also the first two together '
-    '("token_gap"), attention pooling by a query alone ("query"), or the mean '
-    'of the tokens before the patches ("prefix").',
+    'What the head reads: the class token ("token"), the mean over patches '
+    '("gap") or attention pooling ("map"). With one of our `block`s, also the '
+    'class token and that mean together ("token_gap"), attention pooling by a '
+    'query alone ("query"), or the mean of the tokens before the patches '
+    '("prefix").',
     choices=POOLINGS,
   )
-  position: str | None = _unset("Kind of positions.", choices=POSITIONS)
+  position: str | None = _unset(
+    "Kind of position embeddings.", choices=POSITIONS
+  )
   position_at: str | None = _unset(
     "Where position embeddings are added (App. D.4).", choices=PLACES
   )
@@ -111,22 +114,23 @@ class ModelSettings(Section):
     must=BELOW_1,
   )
   channel_tokens: bool | None = _unset(
-    "A token for each channel of a patch, so that images may lack bands "
-    "(ChannelViT, arXiv:2309.16108); a step costs as many times more."
+    "Make a token of each channel of a patch, so that images may lack bands "
+    "(ChannelViT, arXiv:2309.16108); with C channels, there are C times as "
+    "many tokens, and a step costs accordingly more."
   )
   channel_sampling: bool | None = _unset(
-    "Leave out channels of training images at random: of C, a number drawn "
-    "from 1 to C stays.",
+    "Leave out channels of training images at random: of C channels, a random "
+    "number from 1 to C is kept.",
     needs="channel_tokens or pretrained",
   )
   gelu: str | None = _unset(
-    'GELU approximated by "tanh", as in the published models, "exact", or '
-    '"quick" as in CLIP.',
+    'Form of GELU: the approximation by "tanh", as in the published models, '
+    '"exact", or "quick", as in CLIP.',
     choices=GELUS,
   )
   scan: bool | None = _unset(
-    "Compile one block and scan the layers; a seed then draws other initial "
-    "parameters."
+    "Compile one block, which is scanned over the layers; the same seed then "
+    "gives other initial parameters."
   )
   remat: str | None = _unset(
     "Recompute activations in the backward pass to save memory: none, all but "
@@ -134,18 +138,21 @@ class ModelSettings(Section):
     choices=REMATS,
   )
   splash: bool | None = _unset(
-    "Use JAX's splash attention on TPUs, above 512 tokens; not yet confirmed."
+    "Use JAX's splash attention on TPUs, above 512 tokens; no measurement on a "
+    "chip has confirmed it yet."
   )
   attention: str | None = _unset(
-    "How attention is computed: by our form on TPUs and as written elsewhere "
-    '("auto"), as written ("plain"), or by cuDNN\'s kernels on GPUs ("cudnn"), '
-    "in bfloat16 or float16; not yet measured.",
+    'How attention is computed: "plain" follows the equations as they are '
+    'written; "auto" takes a form that is faster on TPUs, and "plain" '
+    'elsewhere; "cudnn" takes the kernels of cuDNN on GPUs, in bfloat16 or '
+    "float16, whose speed has not been measured.",
     choices=ATTENTIONS,
   )
   block: str | None = _unset(
-    '"axial" (App. D.6), layers after the paper ("dinov2", "dinov3", "clip", '
-    '"deit" with its distillation token, "deit3", "beit" and others, which '
-    'docs/encoders.md lists), or a class of your own as "package.module:Class".'
+    'Layers other than those of the paper: "axial" (App. D.6), those of a '
+    'later model ("dinov2", "dinov3", "clip", "deit" with its distillation '
+    'token, "deit3", "beit" and others, which docs/encoders.md lists), or a '
+    'class of your own as "package.module:Class".'
   )
   drop_path_rate: float | None = _unset(
     "Chance that an example skips a residual branch, for a model with one of "
@@ -153,14 +160,19 @@ class ModelSettings(Section):
     must=BELOW_1,
   )
   drop_path_grows: bool | None = _unset(
-    "Let that chance rise linearly, from 0 in the first layer.",
+    "Let the chance rise linearly over the layers, from 0 in the first to "
+    "`drop_path_rate` in the last.",
     needs="drop_path_rate or pretrained",
   )
   layer_norm_epsilon: float | None = _unset(
     "Epsilon added to the variance in layer norms.", must=POSITIVE
   )
-  dtype: str | None = _unset("Type of the computation.", choices=DTYPES)
-  param_dtype: str | None = _unset("Type of the parameters.", choices=DTYPES)
+  dtype: str | None = _unset(
+    "Floating-point type of the computation.", choices=DTYPES
+  )
+  param_dtype: str | None = _unset(
+    "Floating-point type of the parameters.", choices=DTYPES
+  )
   attention_dtype: str | None = _unset(
     "Type of attention's logits and exponentials; bfloat16 is faster on some "
     "TPUs, and less exact.",
@@ -178,7 +190,9 @@ class _Leading(Section):
 
   seed: int = setting(0, "Seed of parameters, order, crops and dropout.")
   total: Duration = setting(Duration(), "Length of the run.")
-  log_every: Duration = setting(Duration(steps=50), "Time between log lines.")
+  log_every: Duration = setting(
+    Duration(steps=50), "Time between two lines of the log."
+  )
   eval_every: Duration = setting(
     Duration(epochs=1.0), "Time between two evaluations."
   )
@@ -279,7 +293,8 @@ class _Leading(Section):
   )
   digest_every: int = setting(
     20,
-    "Steps between two digests, by which `verify` proves a run; 0 writes none.",
+    "Number of steps between two digests of the training state, which `vit_jax "
+    "verify` compares with those of repeated steps; 0 writes none.",
     must=NOT_NEGATIVE,
   )
   profile_steps: int = setting(
@@ -351,7 +366,9 @@ class ProbeTransformSettings(Section):
   """The crop, if it should differ from the checkpoint's."""
 
   crop: str | None = setting(
-    None, "Crop; None takes the checkpoint's.", choices=EVAL_CROPS
+    None,
+    "Crop, as in eval_transform.crop; None takes the checkpoint's.",
+    choices=EVAL_CROPS,
   )
   resize_ratio: float | None = setting(
     None,

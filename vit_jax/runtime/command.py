@@ -44,7 +44,7 @@ _SEVERAL = {
   "image_size": (
     "Image size to use the model at, as one side in pixels or height,width."
   ),
-  "grid": "Patches that stored positions are for, as height,width.",
+  "grid": "Grid that stored positions are for, as height,width.",
   "mean": "Mean to subtract from each channel, in [0, 1], as r,g,b.",
   "std": "Standard deviation to divide each channel by, as r,g,b.",
 }
@@ -193,9 +193,9 @@ def define_overrides() -> None:
   _define_own()
   says = "GELU to use in place of the source's."
   flags.DEFINE_enum("gelu", None, ("exact", "tanh", "quick"), says)
-  says = "Pooling to use in place of the source's: token, gap or token_gap."
+  says = "Pooling in place of the source's: token, gap or token_gap."
   flags.DEFINE_string("pooling", None, says)
-  says = "Epsilon to use in place of the source's."
+  says = "Epsilon of the layer norms, in place of the source's."
   flags.DEFINE_float("layer_norm_epsilon", None, says)
   for name, says in _SEVERAL.items():
     flags.DEFINE_string(name, None, says)
@@ -231,7 +231,7 @@ def _define_own() -> None:
   """Defines the flags for a task of the user's own, and for moved weights."""
   says = "The run's task as file.py:Class, if it is one of your own."
   flags.DEFINE_string("task", None, says)
-  says = "Base of a LoRA run, or a student's teacher, if it moved."
+  says = "Base of a LoRA run, or a student's teacher, if moved."
   flags.DEFINE_string("base", None, says)
 
 

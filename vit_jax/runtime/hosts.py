@@ -45,7 +45,10 @@ def define_flags() -> None:
   """Defines the flags that `join_flags` reads."""
   says = "HOST:PORT of the first process, for a run on several hosts."
   flags.DEFINE_string("coordinator", None, says)
-  says = "Number of processes of the run; 1 ignores the environment."
+  says = (
+    "Number of processes of the run; 1 runs alone, whatever the environment "
+    "says."
+  )
   flags.DEFINE_integer("num_processes", None, says)
   says = "Number of this process, counted from 0."
   flags.DEFINE_integer("process_id", None, says)

@@ -29,9 +29,10 @@ class DataSettings(data_settings.DataSettings):
 
   task: str = setting(
     "classification",
-    "What the file of labels has for an image: a class, several labels "
-    '("multilabel"), numbers ("regression"), or captions ("pairs"); masks in a '
-    'folder of their own ("segmentation"), or numbers of pixels '
+    'What is learned for an image: a class ("classification"); from a file of '
+    'labels, several labels ("multilabel"), numbers ("regression") or captions '
+    '("pairs"); from a folder of masks, the class of each pixel '
+    '("segmentation"); from a folder of targets, numbers for each pixel '
     '("dense_regression"); or a task of your own, as "file.py:Class".',
     must=Rule(
       f"be one of {', '.join(LABELLED_TASKS)}, or file.py:Class",
@@ -56,9 +57,9 @@ class DataSettings(data_settings.DataSettings):
   )
   row_tokens: int | None = setting(
     None,
-    "Patches of a row that several images share; None takes `tokens` for each "
-    "of `images_per_row`. Where the images of a few rows do not fit, the "
-    "larger ones are shown with fewer patches.",
+    "Number of patches of a row that several images share; None takes `tokens` "
+    "times `images_per_row`. If images do not fit into the rows that are "
+    "filled together, the larger ones are shown with fewer patches.",
     must=COUNT,
     needs="tokens",
   )

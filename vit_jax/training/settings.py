@@ -45,9 +45,9 @@ class OptimizerSettings(Section):
   warmup: Duration = setting(
     Duration(), "Time over which the learning rate rises from 0."
   )
-  b1: float = setting(0.9, "Adam's decay of the mean gradient.", must=BELOW_1)
+  b1: float = setting(0.9, "Decay rate of Adam's mean gradient.", must=BELOW_1)
   b2: float = setting(
-    0.999, "Adam's decay rate of the mean squared gradient.", must=BELOW_1
+    0.999, "Decay rate of Adam's mean squared gradient.", must=BELOW_1
   )
   epsilon: float = setting(
     1e-8,
@@ -85,8 +85,8 @@ class OptimizerSettings(Section):
   )
   freeze_layers: int = setting(
     0,
-    "Freeze the embeddings and this many first layers; -1 freezes all but the "
-    "head.",
+    "Freeze the embeddings and this many first layers; 0 freezes nothing, and "
+    "-1 all but the head.",
   )
   layer_decay: float = setting(
     1.0,
@@ -138,15 +138,17 @@ class DistillSettings(Section):
   )
   form: str = setting(
     "hinton",
-    '"hinton" (arXiv:1503.02531), or DeiT\'s ("deit"): the distillation token '
-    "learns the teacher's answers, and the loss of soft ones is divided by the "
-    'number of classes. Take "deit" if your weight is the alpha of DeiT '
-    '(arXiv:2012.12877), and "hinton" if it is that of another paper.',
+    'Form of the loss: "hinton" (arXiv:1503.02531), or "deit" '
+    "(arXiv:2012.12877), in which the distillation token learns the teacher's "
+    "answers, and the loss of soft answers is divided by the number of "
+    'classes. Take "deit" if your weight is the alpha of DeiT, and "hinton" if '
+    "it is that of another paper.",
     choices=FORMS,
   )
   kind: str = setting(
     "soft",
-    'The teacher\'s probabilities ("soft"), or its answers as labels ("hard").',
+    'What the student learns: the teacher\'s probabilities ("soft"), or its '
+    'likeliest class as a label ("hard").',
     choices=TEACHINGS,
   )
   temperature: float = setting(
@@ -189,8 +191,9 @@ class LossSettings(Section):
 
   kind: str = setting(
     "softmax",
-    "Cross-entropy of softmax or of sigmoid; `data.task` sets sigmoid for "
-    "several labels, and the squared error for numbers.",
+    'Cross-entropy of a "softmax" or of a "sigmoid" for each class, or the '
+    'squared error ("mse"). `data.task` sets sigmoid for several labels, and '
+    "mse for numbers.",
     choices=LOSSES,
   )
   class_weights: str | None = setting(
@@ -233,10 +236,16 @@ class LossSettings(Section):
 class MeshSettings(Section):
   """Devices along each axis of the mesh; -1 takes the rest."""
 
-  data: int = setting(-1, "Devices that split the batch.")
+  data: int = setting(
+    -1,
+    "Number of devices that split the batch; -1 takes those that the other "
+    "axes leave.",
+  )
   fsdp: int | None = setting(
     None,
-    "Devices that split batch and stored parameters; None takes the fastest "
-    "known on this TPU, or 1.",
+    "Number of devices that split the batch and store a part of the parameters "
+    "each; None takes the fastest known on this TPU, or 1.",
   )
-  tensor: int = setting(1, "Devices that split the heads and the MLP.")
+  tensor: int = setting(
+    1, "Number of devices that split the attention heads and the MLP."
+  )

@@ -15,14 +15,17 @@ from vit_jax.runtime import command
 
 
 def define_flags() -> None:
-  flags.DEFINE_string("out", None, "Folder to write, new.", required=True)
+  flags.DEFINE_string(
+    "out", None, "New folder to write the average to.", required=True
+  )
   flags.DEFINE_bool(
     "greedy", False, "Leave out runs that lower the score of the average."
   )
   flags.DEFINE_bool(
     "walk",
     False,
-    "Interpolate between two, a start and a run, at the best of eleven shares.",
+    "Interpolate between the weights of two runs, a start and one trained from "
+    "it, and write the best of eleven mixtures.",
   )
   command.define_choice()
 

@@ -17,9 +17,10 @@ class DenseRegressionSettings(PatchHeadSettings):
 
   head: str | None = setting(
     None,
-    "What reads the patches, as segmentation.head; or the DPT head of DINOv2's "
-    'models for depth ("dpt_dinov2"), whose weights the run starts from: it '
-    "reads layers before the final norm, and gives numbers of 0 or more.",
+    "Head that reads the patches: one of segmentation.head, or the DPT head of "
+    'DINOv2\'s models for depth ("dpt_dinov2"), whose weights the run starts '
+    "from; that head reads layers before the final norm, and gives numbers of "
+    "0 or more.",
     choices=(*KINDS, DINOV2),
   )
   loss: str = setting(

@@ -16,8 +16,9 @@ class LeJepaSettings(Section):
 
   weight: float = setting(
     0.0,
-    "Weight of the distance to a normal distribution, the paper's lambda, such "
-    "as 0.05; the prediction has the rest. 0 trains on labels.",
+    "Weight w of the distance to a normal distribution in the loss, the "
+    "paper's lambda, such as 0.05; the error of the prediction has the weight "
+    "1 - w. 0 trains on labels.",
     must=BELOW_1,
   )
   projections: int = setting(

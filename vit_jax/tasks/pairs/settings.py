@@ -48,7 +48,7 @@ class PairsSettings(Section):
   )
   start_lr: float = setting(
     0.02,
-    "Factor of the learning rate for pretrained towers.",
+    "Learning-rate factor of pretrained towers.",
     must=POSITIVE,
   )
   distinct: bool = setting(
@@ -56,18 +56,21 @@ class PairsSettings(Section):
   )
   captions: int = setting(
     5,
-    "Number of captions to keep of an image; training draws one of them.",
+    "Largest number of captions to keep for each image; training draws one of "
+    "them.",
     must=up_to(1_000, "a batch has all of them"),
   )
   scale: float | None = setting(
     None,
-    "Initial factor of the cosines; None takes that of the weights, or the "
-    "paper's: 10 (sigmoid), 1 / 0.07 (softmax).",
+    "Initial factor of the cosine similarities; None takes that of the "
+    "pretrained weights, or else the paper's: 10 for sigmoid, 1 / 0.07 for "
+    "softmax.",
     must=POSITIVE,
   )
   bias: float | None = setting(
     None,
-    "Initial bias of the sigmoid loss; None takes that of the weights, or -10.",
+    "Initial bias of the sigmoid loss; None takes that of the pretrained "
+    "weights, or else -10.",
   )
   tokenizer: str | None = setting(
     None,

@@ -24,9 +24,10 @@ class FewShotSettings(Section):
   )
   neighbours: int = setting(
     0,
-    "Nearest training images that vote for the class of an evaluation image "
-    "(k-NN). A run without labels from published weights compares so many "
-    "neighbours of each image with those at the start. 0 is off.",
+    "Number of nearest training images that vote for the class of an "
+    "evaluation image (k-NN); 0 is off. A run without labels that starts from "
+    "a checkpoint instead compares this many nearest neighbours of each "
+    "evaluation image with those that it had at the start.",
     must=NOT_NEGATIVE,
     needs="eval_every",
   )

@@ -30,10 +30,10 @@ class PatchHeadSettings(Section):
   )
   head: str | None = setting(
     None,
-    'What reads the patches: a layer ("linear"), two ("small"), or a DPT head '
-    "of convolutions that fuses four layers at four resolutions "
-    '("dpt", arXiv:2103.13413). None takes small if head_size is set, and '
-    "linear if it is not.",
+    'Head that reads the patches: one dense layer ("linear"), two ("small"), '
+    "or a DPT head, whose convolutions fuse the patches after four layers at "
+    'four resolutions ("dpt", arXiv:2103.13413). None takes small if head_size '
+    "is set, and linear if it is not.",
     choices=KINDS,
   )
   head_size: int = setting(

@@ -94,7 +94,9 @@ class SelfDistillationSettings(Section):
     needs="prototypes",
   )
   separate_head: bool = setting(
-    False, "Give patches a head of their own.", needs="prototypes"
+    False,
+    "Give the patches a head of their own, beside that of the class token.",
+    needs="prototypes",
   )
   small_crops: int = setting(
     8,
@@ -110,10 +112,11 @@ class SelfDistillationSettings(Section):
   )
   crop_sizes: tuple[tuple[int, int, int, float], ...] = setting(
     (),
-    "Sizes of crops of which each batch has one, in place of image_size, "
-    "small_size and gram_scale (DINOv3's stage of high resolution): the sides "
-    "of a large and of a small crop and of the large one for the Gram teacher, "
-    "0 if there are none, and the share of the batches.",
+    "Rows of sizes of crops, of which each batch takes one, in place of "
+    "image_size, small_size and gram_scale (DINOv3's stage of high "
+    "resolution). A row has the sides in pixels of a large crop, of a small "
+    "one (0 for none) and of the large one for the Gram teacher (0 for none), "
+    "and the share of the batches that take this row.",
     must=Rule(
       "be rows of three sides in pixels, up to 4,096, and a share of the "
       "batches above 0, as in ((256,112,384,0.4),(384,112,576,0.6))",
@@ -209,21 +212,22 @@ class SelfDistillationSettings(Section):
   )
   centering: str = setting(
     "mean",
-    "What keeps the teacher from one answer for all: its mean is subtracted "
-    '("mean"), or prototypes are used alike ("sinkhorn").',
+    "What keeps the teacher from giving one answer for all images: a running "
+    'mean is subtracted from its logits ("mean"), or Sinkhorn-Knopp has all '
+    'prototypes used equally ("sinkhorn").',
     choices=CENTERINGS,
     needs="prototypes",
   )
   center_momentum: float = setting(
     0.9,
-    "Decay of the center.",
+    "Decay rate of the running mean of the teacher's logits.",
     must=BELOW_1,
     needs="prototypes",
     deprecated="leave it out; it is 0.9 in DINO, iBOT and DINOv2.",
   )
   student_temperature: float = setting(
     0.1,
-    "Divides the student's answers.",
+    "Temperature that divides the student's logits.",
     must=POSITIVE,
     needs="prototypes",
     deprecated="leave it out; it is 0.1 in DINO, iBOT and DINOv2.",
@@ -251,8 +255,8 @@ class SelfDistillationSettings(Section):
   )
   clip_norm: float = setting(
     3.0,
-    "Largest norm of the gradient of the encoder, and of each head; 0 is off. "
-    "It comes before optimizer.clip_norm.",
+    "Largest norm of the gradient of the encoder, and of that of each head; 0 "
+    "is off. Gradients are clipped by it before optimizer.clip_norm.",
     must=NOT_NEGATIVE,
     needs="prototypes",
   )
