@@ -121,7 +121,9 @@ def layer_numbers(
 ) -> tuple[int, ...] | None:
   """The numbers of `layers`, counted from 1; None if `layers` is None.
 
-  Raises ValueError unless the model has all of these layers.
+  `as_maps` says whether the caller wants maps of patches, which need layers.
+  Raises ValueError if `as_maps` is given without layers, if `layers` is empty,
+  or if the model lacks one of them; a ResNet has no layers.
   """
   if layers is None:
     if as_maps:

@@ -142,7 +142,10 @@ class KeptVectors:
 
 
 class _Bounded:
-  """A file that refuses to read more than `limit` bytes at once."""
+  """A file that refuses reads of a given size of more than `limit` bytes.
+
+  A read without a size is not refused: it takes the rest of the file.
+  """
 
   def __init__(self, file: IO[bytes]):
     self.limit = _MOST_LISTED

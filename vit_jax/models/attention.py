@@ -242,10 +242,10 @@ class Msa(nn.Module):
     scale: float,
     where: Where,
   ) -> Array:
-    """z U times `scale`, prepared as by `_prepare_qk`, for `models.tpu`.
+    """z U times `scale`, for `models.tpu`; (B, S, D) -> (k, B, D_h, S).
 
-    `name` is "query" or "key". The result has the order of axes that
-    `tpu.project` gives.
+    `name` is "query" or "key". A subclass whose `_prepare_qk` changes queries
+    and keys does the same here, for which it may use `where`.
     """
     from vit_jax.models import tpu
 

@@ -287,7 +287,7 @@ def write_rows(
     source: The split, for the names of its examples.
     columns: Names of the columns after the first.
     order: The places in the split of the examples, in the order of the rows.
-    rows: The cells of each example after the first.
+    rows: For each example, its cells without the first one, the file.
   """
   with replacing(path) as file:
     out: Any = csv.writer(codecs.getwriter("utf-8")(file))

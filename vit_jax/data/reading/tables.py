@@ -232,9 +232,9 @@ class _Lines:
 class _Records:
   """Iterates over the cells of each row; a quoted cell may have several lines.
 
-  A double quote may stay open at the end of its line, and the cell take in what
-  looks like further rows. In a file with tabs or "|" between its cells, the
-  quote is then part of the text; in other files it raises ValueError.
+  If a double quote is still open at the end of its line, the cell might take in
+  what looks like further rows. In a file with tabs or "|" between its cells,
+  such a quote is part of the text; in other files it raises ValueError.
   """
 
   def __init__(

@@ -231,7 +231,8 @@ def _growth_of_base64(charsmap: Any) -> float:
 def _longest_of_charsmap(charsmap: bytes) -> float:
   """The most bytes that a letter becomes.
 
-  In a charsmap, the texts that letters become follow a search tree.
+  In the bytes of a charsmap, the texts that letters become come after a search
+  tree, and each ends with a zero byte.
   """
   start = 4 + int.from_bytes(charsmap[:4], "little")
   ends = np.flatnonzero(np.frombuffer(charsmap[start:] + b"\0", np.uint8) == 0)

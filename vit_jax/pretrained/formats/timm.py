@@ -430,7 +430,10 @@ def _relative_fields(shapes: Shapes, arguments: Config) -> dict[str, Any]:
 def _check_place_of_norms(shapes: Shapes, config: Config) -> None:
   """Raises ValueError if nothing tells whether layer norms follow the branches.
 
-  Their arrays have the names and shapes of those before the branches.
+  Norms that follow a branch have arrays of the same names and shapes as norms
+  that precede it. None of timm's post-norm models outside its class Eva has one
+  of the arrays that are looked for here; if a file has none of them, `config`
+  has to name the architecture.
   """
   if {"cls_token", "reg_token", "blocks.0.ls1.gamma"} & shapes.keys():
     return
