@@ -5,8 +5,8 @@ vit_jax train my_photos --config any_size --pretrained hf_s14_dinov2 \
 
 Each image is resized so that at most `data.tokens` patches cover it, as in
 SigLIP 2's NaFlex (arXiv:2502.14786), and random crops keep its proportions.
-For a model with patches of 14, 256 are as many as those of 224 x 224; more of
-them show finer detail and take longer. See docs/howto/any_size.md.
+With patches of 14 x 14 pixels, 256 patches are as many as an image of 224 x 224
+has; more patches show finer detail and take longer. See docs/howto/any_size.md.
 """
 
 from vit_jax.config import base_config

@@ -1,4 +1,4 @@
-"""ChannelViT-S/8 from scratch, on a folder of images of many bands.
+"""Trains ChannelViT-S/8 from scratch, on a folder of images of many bands.
 
 vit_jax train --config channels --config.data.root=my_tiles \
   --config.data.bands=blue,green,red,nir \
@@ -9,8 +9,8 @@ Each channel of a patch is a token, and training leaves out channels at random,
 so that files may have different bands (arXiv:2309.16108; see
 docs/howto/scientific_images.md). Rates, decay and length are those that the
 authors publish (insitro/ChannelViT at 1077a103); their drop path of 0.1 and
-their augmentations are left out. A step costs as much as one of a ViT with as
-many times more tokens as there are channels.
+their augmentations are left out. With C channels, a step costs as much as that
+of a ViT with C times as many tokens.
 """
 
 from vit_jax.config import base_config

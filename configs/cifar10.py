@@ -8,8 +8,8 @@ pre-training, fixed sine-cosine positions and average pooling learn faster than
 learned positions and a class token. Muon reaches a loss in fewer steps than
 Adam, and a step on 26 of the 64 patches takes half as long.
 
-`configs/cifar10.py:adam` is the recipe of before, with the optimizer of the
-paper and all patches, on which the studies in configs/studies are built.
+`configs/cifar10.py:adam` is the earlier recipe, with the optimizer of the paper
+and all patches, on which the studies in configs/studies are built.
 """
 
 from vit_jax.config import base_config

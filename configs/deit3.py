@@ -16,8 +16,8 @@ theirs, which gives the same updates.
 Images have the pixels of their code (docs/evidence/parity.md). Four details
 differ. Kernels begin as the paper's and the head at 0, instead of with a
 standard deviation of 0.02. A batch is mixed with one draw instead of one for
-each GPU. An epoch has 625.6 steps instead of 625. It computes in bfloat16
-instead of float16.
+each GPU. An epoch has 625.6 steps instead of 625. The model computes in
+bfloat16 instead of float16.
 """
 
 from vit_jax.config import base_config

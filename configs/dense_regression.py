@@ -1,11 +1,12 @@
-"""A head that predicts the number of each pixel, on a frozen encoder.
+"""Trains a head that predicts a number for each pixel, on a frozen encoder.
 
 vit_jax train --config dense_regression --pretrained hf_s14_dinov2 \
   --config.data.root=my_depth --workdir runs/my_depth
 
-The folder holds images and depth, see docs/howto/dense_regression.md. "lora" or
-"whole" as the argument, as in --config dense_regression:lora, trains LoRA's
-matrices in all layers, or all layers, with the head.
+The folder holds images and their depth; docs/howto/dense_regression.md tells
+how. The argument "lora" trains LoRA's matrices in all layers together with the
+head, as in --config dense_regression:lora; "whole" trains all of the encoder
+with it.
 """
 
 from vit_jax.config import base_config

@@ -1,8 +1,9 @@
 """Pre-trains by self-distillation, without labels (DINO, iBOT, DINOv2).
 
-A student learns to answer for crops of an image what an average of itself, the
-teacher, answers for other crops of it, and for patches that only the teacher
-sees. On a folder with images of your own, at any depth:
+The teacher is a running average of the student. The student sees one crop of an
+image and learns to give the answers that the teacher gives for another, large
+crop of it. For patches that are masked in its own crop, it learns the teacher's
+answers, too. On a folder with images of your own, at any depth:
 
 vit_jax train my_photos --config dino --workdir runs/dino
 
@@ -24,9 +25,9 @@ vit_jax train my_photos --config dino:high_res \
   --config.pretrained=hf_s16_dinov3 --workdir runs/dino_high_res
 
 Numbers are those of dinov3_vit7b16_high_res_adapt.yaml in DINOv3's repository,
-but all sizes are half of those published, 168 pixels count as the 160 that
-its patches read, and the heads are new, with the warm-ups of dino:continue. We
-have not measured what it does.
+with two exceptions. All sizes are half of those published, where 168 pixels
+count as 160, since patches of 16 read no more of them. The heads are new, with
+the warm-ups of dino:continue. We have not measured what it does.
 
 The recipe of DINOv2's repository for ImageNet needs a model, S/16, B/16 or
 L/16:

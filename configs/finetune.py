@@ -7,9 +7,10 @@ To fine-tune on your own folder of images, name any checkpoint that
 vit_jax train my_photos --config finetune --pretrained b16_augreg
 
 For a few hundred images, `finetune:small` takes minutes instead: the head is a
-linear probe of the checkpoint's features, whose L2 five folds choose, and only
-the head is trained, for one epoch at a low rate. On 225 photographs nothing
-that we tried was reliably better (docs/evidence/results.md):
+linear probe of the checkpoint's features, whose L2 penalty is chosen by
+five-fold cross-validation, and only the head is trained, for one epoch at a low
+rate. On 225 photographs nothing that we tried was reliably better
+(docs/evidence/results.md):
 
 vit_jax train my_photos --config finetune:small \
   --config.pretrained=hf_s14_dinov2 --config.model.pooling=token_gap
@@ -28,22 +29,24 @@ vit_jax train --config configs/finetune.py:b16_i21k,cifar10 \
   --workdir runs/cifar10
 
 The data sets are imagenet2012, cifar10, cifar100, oxford_iiit_pet,
-oxford_flowers102. With ",vtab" appended, a TFDS data set is one of VTAB's
-tasks, with 800 + 200 training images, and those whose labels are computed are
-clevr/count_all, clevr/closest_object_distance, dsprites/label_orientation,
-dsprites/label_x_position, kitti/closest_vehicle_distance,
-smallnorb/label_azimuth and smallnorb/label_elevation. These seven, SVHN and
-DMLab are neither cropped nor mirrored, as that may change their labels. With
-",table2" appended, a run on imagenet2012 has the higher resolution and the
-Polyak averaging of the paper's Table 2. For H/14, whose patches do not divide
-384, the upper left 378 x 378 is kept. Dropout and sizes follow from the
-architecture that a short name or its address stands for; any other checkpoint
-is trained as B/16 is, unless you give --config.model.dropout_rate and the like.
-Weights of other libraries (hf_..., torchvision_...) interpolate positions as
-their library does; the paper's way is --config.transfer.interpolation=linear.
+oxford_flowers102. With ",vtab" appended, DATA SET is a TFDS data set of one of
+VTAB's tasks, of which 800 + 200 training images are taken. Tasks whose labels
+VTAB computes are called clevr/count_all, clevr/closest_object_distance,
+dsprites/label_orientation, dsprites/label_x_position,
+kitti/closest_vehicle_distance, smallnorb/label_azimuth and
+smallnorb/label_elevation. These seven, SVHN and DMLab are neither cropped nor
+mirrored, as that may change their labels. With ",table2" appended, a run on
+imagenet2012 has the higher resolution and the Polyak averaging of the paper's
+Table 2. For H/14, whose patches do not divide 384, the upper left 378 x 378 is
+kept. Dropout and sizes follow from the architecture that a short name or its
+address stands for; any other checkpoint is trained as B/16 is, unless you give
+--config.model.dropout_rate and the like. Weights of other libraries (hf_...,
+torchvision_...) interpolate positions as their library does; the paper's way is
+--config.transfer.interpolation=linear.
 
 The paper chose each row's learning rate among those of the table, on a part of
-the training images. `train` takes the third; the same choice is made by
+the training images. `train` takes the third of these rates; the choice among
+them is made by
 
 vit_jax study configs/finetune.py:b16_i21k,cifar10 --select \
   --workdir runs/cifar10

@@ -1,7 +1,8 @@
 """Pre-trains by LeJEPA, without labels and without a teacher.
 
-All crops of an image predict the mean of its large ones, and the crops of a
-batch are kept a standard normal distribution (arXiv:2511.08544). On a folder
+The model learns to predict, from every crop of an image, the mean of the
+features of its large crops. A second loss keeps the features of all crops of a
+batch close to a standard normal distribution (arXiv:2511.08544). On a folder
 with images of your own, at any depth:
 
 vit_jax train my_photos --config lejepa --workdir runs/lejepa

@@ -27,11 +27,11 @@ published weights:
 vit_jax train --config mae:B/16,finetune \
   --config.pretrained=gs://my-bucket/mae_b16 --workdir gs://my-bucket/tuned
 
-Pre-training has the settings of the paper's Table 8, for 800 epochs; its best
-figures are of 1,600 (--config.total_epochs=1600.0). Fine-tuning has those of
-Table 9, with the rates for B/16 that the authors' repository gives. The paper
-reports 83.6 % for B/16, 85.9 % for L/16 and 86.9 % for H/14. We have run none
-of it.
+Pre-training has the settings of the paper's Table 8, for 800 epochs; the paper
+has its best results after 1,600 (--config.total_epochs=1600.0). Fine-tuning has
+those of Table 9, with the rates for B/16 that the authors' repository gives.
+The paper reports 83.6 % for B/16, 85.9 % for L/16 and 86.9 % for H/14. We have
+run none of it.
 
 Five details differ. Positions are big_vision's, whose frequencies are a little
 lower. The class token does not decay. A batch is mixed with one draw instead of

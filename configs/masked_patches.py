@@ -19,8 +19,8 @@ vit_jax train --config configs/masked_patches.py:B/16,imagenet2012 \
 
 The paper trained B/16 for 1,000,000 steps on JFT-300M, saw little gain after
 100,000, and similar results on ImageNet alone. After fine-tuning on ImageNet it
-reached 79.9 %. Its augmentation and weight decay are not told: these are our
-choice. We have not run these rows.
+reached 79.9 %. The paper does not state its augmentation and weight decay;
+those here are our choice. We have not run these rows.
 """
 
 from vit_jax.config import base_config

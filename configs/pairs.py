@@ -2,12 +2,12 @@
 
 vit_jax train pairs.csv --config pairs
 
-The file has the columns file and caption, and split if it has all splits; an
-image may have several captions, in as many lines. A folder that vit_jax pack
-made of such a file, or of WebDataset's, may stand in its place. By default both
-towers are new and small, for two cores and a few hundred pairs, and the
-tokenizer is made of the captions. To go on from published towers, whose
-tokenizer comes with them, with their own image size:
+The file has the columns file and caption, and a column split if it lists the
+images of all splits. An image may have several captions, each in a row of its
+own. A folder that vit_jax pack made of such a file, or of WebDataset's, may
+stand in its place. By default both towers are new and small, for two cores and
+a few hundred pairs, and the tokenizer is made of the captions. To go on from
+published towers, with their own tokenizer and image size:
 
 vit_jax train pairs.csv --config pairs \
   --config.pretrained=hf_b16_siglip2_256

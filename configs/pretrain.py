@@ -10,8 +10,8 @@ L/16,jft300m,7; the longer one is the default.
 
 The data is a folder of class folders, given with --config.data.root, or a TFDS
 data set of this name that was prepared beforehand. TFDS includes imagenet2012.
-ImageNet-21k must be prepared by yourself, and JFT-300M was never published, so
-its rows need another data set in --config.data.root or --config.data.name.
+You must prepare ImageNet-21k yourself, and JFT-300M was never published, so its
+rows need another data set in --config.data.root or --config.data.name.
 
 The paper's B/16 trained on ImageNet alone reaches 77.9 % top-1 after
 fine-tuning at resolution 384 (Table 5). We have not run any of these rows.

@@ -1,11 +1,11 @@
-"""A head that names the class of each pixel, on a frozen encoder.
+"""Trains a head that predicts the class of each pixel, on a frozen encoder.
 
 vit_jax train --config segmentation --pretrained hf_s14_dinov2 \
   --config.data.root=my_scenes --workdir runs/my_scenes
 
-The folder holds images and masks, see docs/howto/segmentation.md. "lora" or
-"whole" as the argument, as in --config segmentation:lora, trains LoRA's
-matrices in all layers, or all layers, with the head.
+The folder holds images and masks; docs/howto/segmentation.md tells how. The
+argument "lora" trains LoRA's matrices in all layers together with the head, as
+in --config segmentation:lora; "whole" trains all of the encoder with it.
 """
 
 from vit_jax.config import base_config

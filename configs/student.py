@@ -15,8 +15,9 @@ vit_jax train my_photos --config student:hf_b14_dinov2,S/16 \
   --workdir runs/student
 
 The loss is 0.9 of the cosine distance and 0.1 of smooth L1, as AM-RADIO
-(arXiv:2312.06709) has it for patches; here both have both. AM-RADIO learns of
-several teachers and projects by MLPs, and this student of one, by dense layers.
+(arXiv:2312.06709) has it for patches; here, the class token has the same loss.
+AM-RADIO's student learns from several teachers and is projected by MLPs; this
+one learns from one teacher, and is projected by dense layers.
 """
 
 from vit_jax.config import base_config

@@ -4,9 +4,9 @@ vit_jax study configs/studies/adaptation.py \
   --workdir runs/adaptation --set=data.root=PATH_OF_A_FOLDER_OF_IMAGES
 
 "full" and "lora" start from a run of `configs/cifar10.py:adam` in `runs/c10`.
-"alone" and "taught" are the same model from scratch; the teacher is the row
-"full" of the same seed, in `runs/adaptation`. The learning rate of LoRA is four
-times that of the others, and none was tuned.
+"alone" and "taught" train the same model from scratch; the teacher of "taught"
+is the row "full" of the same seed, in `runs/adaptation`. The learning rate of
+LoRA is four times that of the others, and none was tuned.
 """
 
 from vit_jax.config import load_config

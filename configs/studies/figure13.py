@@ -7,7 +7,7 @@ vit_jax study configs/studies/figure13.py \
 
 All rows average the patches, as an axial model has no class token. The paper's
 data are JFT-300M, and its figure has no numbers in the text; AxialResNet is not
-built. Ours is 5-shot accuracy on ImageNet. We have not run these rows.
+built. Our points are 5-shot accuracy on ImageNet. We have not run these rows.
 """
 
 from vit_jax.config import load_config

@@ -6,7 +6,7 @@ vit_jax study configs/studies/figure5.py \
   --set=fewshot.data.data_dir=gs://my-bucket/tensorflow_datasets
 
 The rows are those of Table 3 for JFT-300M, which was never published: give
-another data set. Ours is 5-shot accuracy on ImageNet; the paper's points are
+another data set. Our points are 5-shot accuracy on ImageNet; the paper's are
 top-1 on ImageNet after fine-tuning, from Table 6, by exaFLOPs on JFT-300M. We
 have not run these rows.
 """

@@ -8,7 +8,8 @@ vit_jax study configs/studies/figure8.py \
 Each row changes one dimension of a model with 8 layers, D = 1024, an MLP of
 2048 and patches of 32, or all of them; `gflop` is what a forward pass of it
 costs at 224 x 224. The paper's data are JFT-300M, and its figure has no numbers
-in the text. Ours is 5-shot accuracy on ImageNet. We have not run these rows.
+in the text. Our points are 5-shot accuracy on ImageNet. We have not run these
+rows.
 """
 
 from vit_jax.config import load_config
