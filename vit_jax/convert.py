@@ -29,7 +29,8 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "list",
     False,
-    "List the published checkpoints whose name matches, such as 'b16*'.",
+    "List the published checkpoints, or those whose names match a pattern that "
+    "is given, such as 'b16*'.",
   )
   flags.DEFINE_string(
     "push",

@@ -346,8 +346,8 @@ class LoaderSettings(Section):
 
   num_workers: int = setting(
     -1,
-    "Worker processes that decode; 0 decodes in a thread, -1 chooses the "
-    "number.",
+    "Number of worker processes that decode images; 0 decodes in a thread, -1 "
+    "chooses the number.",
     must=checks.up_to(1_024, "each is a process", -1),
   )
   on_unreadable: str = setting(
@@ -518,10 +518,14 @@ class NormalizationSettings(Section):
     must=Rule("be a lower and a higher number", lambda w: w[0] < w[1]),
   )
   mean: tuple[float, ...] | None = setting(
-    None, "Value to subtract from each channel.", must=checks.CHANNELS
+    None,
+    "Value to subtract from each channel, as a share of full scale; None takes "
+    "the checkpoint's, or 0.5 for RGB.",
+    must=checks.CHANNELS,
   )
   std: tuple[float, ...] | None = setting(
     None,
-    "Value to divide each channel by afterwards.",
+    "Value to divide each channel by afterwards, as a share of full scale; "
+    "None takes the checkpoint's, or 0.5 for RGB.",
     must=checks.POSITIVE_CHANNELS,
   )

@@ -63,7 +63,7 @@ def define_config_file() -> None:
   sentences = {key: says for key, _, says in keys(Settings)}
   for name, key in SHORT.items():
     default = config_path.get_value(key, defaults)
-    says = f"Short for --config.{key}; {default} for a folder."
+    says = f"Short for --config.{key}; {default} if DATA is a folder."
     if default is None:
       first = sentences[key].split(". ")[0].rstrip(".")
       says = f"{first}; short for --config.{key}."

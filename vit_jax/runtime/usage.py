@@ -28,7 +28,7 @@ _ARGUMENTS = {
   "CHECKPOINT": "A run's folder, a file, or a name from `convert --list`.",
   "IMAGE": "An image, a folder, or a pattern such as 'photos/*.jpg'.",
   "WORKDIR": "Folder of a run.",
-  "[FOLDER]": "Other class folders, in place of the run's own split.",
+  "[FOLDER]": "Other images to evaluate on: a folder, or a file of labels.",
   "FOLDER...": "Images to search: a folder, flat or with folders inside.",
 }
 # Example values of required flags.

@@ -99,7 +99,7 @@ class PairsSettings(Section):
   )
   best_pairs: int = setting(
     6,
-    "Best and worst pairs to show in a report.",
+    "Number of best and of worst pairs to show in a report.",
     must=NOT_NEGATIVE,
     deprecated="leave it out; a report shows 6 of each.",
   )

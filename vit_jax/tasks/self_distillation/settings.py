@@ -160,7 +160,7 @@ class SelfDistillationSettings(Section):
   )
   patch_weight: float = setting(
     1.0,
-    "Weight of the loss of masked patches; 0 masks none, as DINO.",
+    "Weight of the loss of masked patches; 0 masks none, as in DINO.",
     must=NOT_NEGATIVE,
     needs="prototypes",
   )
@@ -172,8 +172,9 @@ class SelfDistillationSettings(Section):
   )
   gram_weight: float = setting(
     0.0,
-    "Weight of the loss that keeps the products of an image's patches near "
-    "those of an earlier teacher (Gram anchoring), 1 to 2 in DINOv3; 0 is off.",
+    "Weight of the loss that keeps the inner products between an image's patch "
+    "features near those of an earlier teacher (Gram anchoring), 1 to 2 in "
+    "DINOv3; 0 is off.",
     must=NOT_NEGATIVE,
     needs="prototypes",
   )
