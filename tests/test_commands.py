@@ -488,7 +488,7 @@ def test_a_run_on_the_digits_loads_no_more_than_it_needs():
   "command, says",
   [
     ("report.similar", "FOLDER...  Images to search: a folder, flat or with"),
-    ("evaluate", "[FOLDER]  Other class folders, in place of the run's own"),
+    ("evaluate", "[FOLDER]  Other images to evaluate on: a folder, or a file"),
   ],
 )
 def test_the_help_says_what_the_folder_of_this_command_is(command, says):

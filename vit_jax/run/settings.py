@@ -138,8 +138,8 @@ class ModelSettings(Section):
     choices=REMATS,
   )
   splash: bool | None = _unset(
-    "Use JAX's splash attention on TPUs, above 512 tokens; no measurement on a "
-    "chip has confirmed it yet."
+    "Use JAX's splash attention on TPUs, above 512 tokens; nobody has run it "
+    "on a chip yet."
   )
   attention: str | None = _unset(
     'How attention is computed: "plain" follows the equations as they are '
