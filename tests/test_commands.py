@@ -354,7 +354,7 @@ def test_help_shows_arguments_and_defaults():
   assert re.search(r"\n--restarts=0 +Restart after", shown)
   assert re.search(r"\n--summary +Print", shown)  # False.
   # What a folder of images is trained with.
-  assert re.search(r"\n--batch_size +Short .*batch_size; 32 for a fol", shown)
+  assert re.search(r"\n--batch_size +Short .*batch_size; 32 if DATA is", shown)
   assert re.search(r"\n--config +Configuration: ", shown)  # None.
   start = (
     r"--pretrained +Checkpoint to start from: .*\n.*; short for --config.p"
