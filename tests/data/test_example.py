@@ -44,7 +44,7 @@ def test_classes_are_shown_equally_often(counts):
 @pytest.mark.parametrize(
   "source, message",
   [
-    (Numbered(4), "gives them with the images alone: set loss.class_weights"),
+    (Numbered(4), "a label only together with its image: set loss.class"),
     (Labelled(np.zeros((4, 2))), "is for single classes: leave it out"),
     (Labelled([1, 1]), "needs two classes, and numbered has one"),
   ],

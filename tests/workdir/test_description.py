@@ -88,7 +88,9 @@ def test_a_folder_that_is_read_otherwise_today_is_said():
   now = saved | {"class_names": ["forest", "sea"]}
   with pytest.raises(ValueError, match="fewer names of splits, .* seg_train"):
     check_same_run(saved, now, "run")
-  with pytest.raises(ValueError, match="the classes that a classes.txt names"):
+  with pytest.raises(
+    ValueError, match="classes of the run come from a classes.txt"
+  ):
     check_same_run(saved, now, "run", MASKS)
   with pytest.raises(ValueError, match="fewer names of splits, .* seg_train"):
     check_same_run(

@@ -121,8 +121,8 @@ def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
   read = getattr(source, "labels", None)
   if read is None:
     raise ValueError(
-      f"{key} has to know the labels of all images, and {source.name} gives "
-      f"them with the images alone: {instead}."
+      f"{key} has to know the labels of all images, and {source.name} gives a "
+      f"label only together with its image: {instead}."
     )
   return np.asarray(read(range(len(source))))
 
@@ -271,6 +271,6 @@ def check_channels(channels: int, bands: int = 4) -> None:
     if bands > 4:
       reason = f"it has {bands}"
     raise UnreadableImageError(
-      f"{channels} bands are needed, and {reason}: set channels to the bands "
-      "of the files."
+      f"{channels} bands are needed, and {reason}: set channels to the number "
+      "of bands in the files."
     )

@@ -141,5 +141,5 @@ def test_bands_whose_0_is_white_are_refused():
   samples = np.zeros((4, 5, 2), np.uint8)
   options = {"planarconfig": "contig", "photometric": "miniswhite"}
   encoded = tiff(samples, "<", **options)
-  with pytest.raises(UnreadableImageError, match="0 is white in its bands"):
+  with pytest.raises(UnreadableImageError, match="in its bands 0 is white"):
     decode_image(encoded, ImageSpec(2))

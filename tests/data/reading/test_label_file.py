@@ -207,7 +207,7 @@ SEVERAL = {"task": "multilabel", "label_columns": "a,b"}
     (ONE + "x.png,b\ny.png,b\n", {}, "3 names 'x.png', .* \\(2 of 3 files are"),
     (ONE + "./0.png,b\n", {}, "line 3 names './0.png' as .*, line 2 does"),
     (ONE + "1.png,\n", {}, "line 3 has label='', which is not a class"),
-    (ONE + "1.png,a\n", {}, "and all others have 1 different labels: give 2"),
+    (ONE + "1.png,a\n", {}, "and all other rows have 1 different labels to"),
     (ONE + ",b\n", {}, "line 3 names no file: file=''"),
     (
       "file,label,split\n0.png,a,train\n1.png,b,train\n2.png,z,val\n",
@@ -290,7 +290,7 @@ def test_a_split_is_given_once(folder):
   (folder / "val.csv").write_text("file,label\n2.png,a\n")
   text = "file,label,split\n0.png,a,train\n1.png,b,train\n"
   given = settings(folder, text, eval_labels_file="val.csv")
-  with pytest.raises(ValueError, match="has a split, which data.eval_labels_f"):
+  with pytest.raises(ValueError, match="names a split, and data.eval_labels_f"):
     open_splits(given)
   (folder / "val.csv").write_text("file,class\n2.png,a\n")
   with pytest.raises(ValueError, match="has labels in class, and .* in label"):

@@ -99,9 +99,7 @@ def test_sentences_in_place_of_classes_are_told_as_captions(tmp_path):
   path = tmp_path / "l.csv"
   command = re.escape(f"vit_jax train {path} --config pairs")
   text = rows(*(f'"{cell}"' for cell in SENTENCES), head="photo,what you see")
-  with pytest.raises(
-    ValueError, match=f"12 classes, too .*captions.*{command}"
-  ):
+  with pytest.raises(ValueError, match=f"12 classes, so .*captions.*{command}"):
     opened(tmp_path, text, eval_split=None)
   line = about(opened(tmp_path, text), "look like captions")
   assert re.search(command, line) and "several labels" not in line
@@ -340,7 +338,7 @@ def test_two_words_are_written_as_1_and_0(tmp_path, cells, message):
   [
     (
       ("circle", "", "square", '"circle, square"', "circle", "square"),
-      "1 of 3 classes, such as 'circle, square', look like several labels, wh",
+      "1 of 3 classes, such as 'circle, square', look like several labels; --",
     ),
     (("circle", "", "square"), "fill it in, or leave out the line."),
   ],

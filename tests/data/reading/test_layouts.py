@@ -330,7 +330,7 @@ def test_a_copy_in_each_split(tmp_path):
       | classes("bottle/test", ["bad"], 3)
       | classes("cable/train", ["good"], 3)
       | classes("cable/test", ["bad"], 3),
-      "bottle' holds test and train, named after splits: give this folder in",
+      "bottle' holds test and train, named after splits: give this",
     ),
     (
       {**three("plants(augmented)/plants(augmented)/train")}
@@ -339,7 +339,7 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {**three("labeled/train"), "unlabeled/": 3},
-      "labeled' holds train, named after splits: give this folder",
+      "labeled' holds train, named after splits: give this",
     ),
     ({"cat/train/": 3, "cat/test/": 1, "dog/train/": 3}, "cat' holds test and"),
     (
@@ -347,7 +347,7 @@ def test_a_copy_in_each_split(tmp_path):
         **three("fold1/train", "fold1/val"),
         **three("fold2/train", "fold2/val"),
       },
-      "fold1' holds train and val, named after splits: give this folder",
+      "fold1' holds train and val, named after splits: give this",
     ),
     (
       three("fold_1", "fold_2", "fold_3"),
@@ -355,7 +355,7 @@ def test_a_copy_in_each_split(tmp_path):
     ),
     (
       {**classes("", ("a", "b", "c"), 3), **classes("mixed", AB, 3)},
-      "mixed' holds folders of the same names as those beside it, 'a' and 'b'",
+      "mixed' holds folders that are named like the class folders beside it",
     ),
   ],
 )
@@ -427,9 +427,7 @@ def test_large_folders_are_not_looked_through(tmp_path, monkeypatch):
 
 
 def test_other_classes_than_an_older_run_had_are_explained():
-  with pytest.raises(
-    ValueError, match="earlier versions .* as seg_train, train"
-  ):
+  with pytest.raises(ValueError, match="earlier ones .* as seg_train, train"):
     check_same_classes(("seg_train",), "a run", AB, "today", OLDER)
 
 

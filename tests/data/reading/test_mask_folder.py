@@ -361,7 +361,7 @@ def test_masks_beside_images_are_refused_in_words_of_masks(tmp_path):
     grey(MASK).save(tmp_path / split / "0.jpg")
     grey(MASK).save(tmp_path / split / "0_mask.png")
   with pytest.raises(
-    ValueError, match="segmentation needs one: images, and ma"
+    ValueError, match="segmentation needs one: put .* and the masks"
   ):
     opened(DataSettings(root=str(tmp_path)))
 
@@ -487,7 +487,7 @@ def test_a_run_on_numbers_finds_its_classes_by_the_lines_it_asks_for(tmp_path):
 
 def test_a_run_on_named_classes_finds_them_by_the_same_file(tmp_path):
   said = MASKS.about_other_names(NAMES, new=False)
-  assert "a classes.txt names: give the folder the same file." in said
+  assert "a classes.txt: put the same file into this folder." in said
   settings = write(tmp_path, grey(TWO), grey(TWO), classes=NAMES)
   assert opened(settings)[0].class_names == NAMES
 

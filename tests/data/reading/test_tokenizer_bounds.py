@@ -179,7 +179,7 @@ def test_hostile_pieces_are_refused(tmp_path, capfd, name, file):
   for content, said in (
     (b"", "is empty"),
     (b"no model", "is not a sentencepiece model"),
-    (growing(tmp_path), "may make 16,384 bytes of text more"),
+    (growing(tmp_path), "may turn 16,384 bytes of text into"),
   ):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{path.name} .*{said}"):

@@ -106,7 +106,9 @@ def open_data(
   kind = TrainTransformSettings if split == "train" else EvalTransformSettings
   chosen = transform or kind()
   if not isinstance(chosen, kind):
-    raise ValueError(f'transform of "{split}" must be {kind.__name__}.')
+    raise ValueError(
+      f'transform must be a {kind.__name__} for the split "{split}".'
+    )
   if isinstance(chosen, EvalTransformSettings):
     images = make_eval_transform(image_size, chosen, image_spec)
     passes = image_loader.evaluate(

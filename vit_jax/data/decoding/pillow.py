@@ -172,7 +172,10 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
     example.check_size(sides["Y"], sides["X"])
     tags = file.pages.first.tags
     if tags.valueof(_PHOTOMETRIC) == _MIN_IS_WHITE:
-      raise UnreadableImageError("0 is white in its bands (MinIsWhite).")
+      raise UnreadableImageError(
+        "in its bands 0 is white (MinIsWhite), which is not read: save it "
+        "with black as 0."
+      )
     for claimed in (shape, series.keyframe.shape):
       example.check_samples(claimed, series.dtype.itemsize)
     samples = series.asarray()
@@ -190,7 +193,7 @@ def open_tiff(encoded: bytes) -> Any:
     import tifffile
   except ImportError:
     raise UnreadableImageError(
-      'the bands of a TIFF file, which pip install "vit_jax[tiff]" reads.'
+      'the bands of a TIFF file, which need pip install "vit_jax[tiff]".'
     ) from None
   return tifffile.TiffFile(io.BytesIO(encoded))
 
@@ -202,7 +205,10 @@ def _sides(series: Any) -> dict[str, int]:
   """
   axes, shape = series.axes, series.shape
   if not {"Y", "X"} <= set(axes) or len(axes) > 3:
-    raise UnreadableImageError(f"its axes are {axes}, of sizes {shape}.")
+    raise UnreadableImageError(
+      f"its axes are {axes}, of sizes {shape}, and only height (Y), width (X) "
+      "and at most one axis of bands are read."
+    )
   return dict(zip(axes, shape, strict=True))
 
 
@@ -221,7 +227,7 @@ def _register_heif() -> None:
     import pillow_heif
   except ImportError:
     raise UnreadableImageError(
-      'a HEIC image, which pip install "vit_jax[heif]" reads.'
+      'a HEIC image, which needs pip install "vit_jax[heif]".'
     ) from None
   pillow_heif.register_heif_opener()
 
@@ -258,8 +264,9 @@ def _wide_samples(
     alpha = tags.get(_EXTRA_SAMPLES, (_PLAIN_ALPHA,))
     if image.mode not in ("RGB", "RGBA") or {*alpha} != {_PLAIN_ALPHA}:
       raise UnreadableImageError(
-        f"planes of 16 bits that are stored apart, of the mode {image.mode}: "
-        "save it with the samples of a pixel together."
+        "it has planes of 16 bits that are stored apart, which are not read "
+        f"with its mode, {image.mode}: save it with the samples of a pixel "
+        "together."
       )
     return _bands(encoded)[0]
   if window is None and "transparency" not in image.info:

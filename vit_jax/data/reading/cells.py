@@ -143,7 +143,7 @@ def several_labels_hint(names: Sequence[str]) -> str:
   if not odd:
     return ""
   like = f"classes, such as {odd[0]!r}, look like several labels"
-  return f"{len(odd):,} of {len(names):,} {like}, which {by} reads"
+  return f"{len(odd):,} of {len(names):,} {like}; {by} reads them so"
 
 
 def are_sentences(texts: Sequence[Any], num_cells: int) -> bool:

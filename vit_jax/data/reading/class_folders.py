@@ -73,13 +73,14 @@ def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
   if len(insides) == len(names) and not _PARTS.isdisjoint(_alike(names)):
     raise ValueError(
       f"{text(folder)!r} has {_shown(names)}, which look like parts of one "
-      f"data set, as each holds {shown}: put those to train on together into a "
-      "folder train, and the others into val, or give one of them."
+      f"data set, as each holds {shown}: put the parts to train on together, "
+      "into a folder train, and the others into a folder val, or give one of "
+      "the parts."
     )
   line = (
     f"all class folders looked into hold folders of the same names, {shown}, "
-    "whose images count for the class above: if these are the classes, give "
-    f"one of the folders above them, as {text(names[0])!r}."
+    "whose images count for the class above: if the inner folders are the "
+    f"classes, give one of those that hold them, as {text(names[0])!r}."
   )
   return Found(copies, [line])
 
@@ -141,9 +142,9 @@ def _copies(
     elif strict and len(same & originals) > 1:
       shown = " and ".join(repr(text(n)) for n in sorted(same & originals)[:2])
       raise ValueError(
-        f"{text(os.path.join(folder, name))!r} holds folders of the same names "
-        f"as those beside it, {shown}: move it away if it is a copy, or rename "
-        "these if it is a class."
+        f"{text(os.path.join(folder, name))!r} holds folders that are named "
+        f"like the class folders beside it, {shown}: if it is a copy of the "
+        "data, move it away; if it is a class, rename the folders in it."
       )
   return frozenset(copies)
 
@@ -162,9 +163,9 @@ def _check_splits(insides: Mapping[bytes, _Inside]) -> None:
     if len(splits) > 1 or len(peek(train)) > 1:
       listed = " and ".join(splits.values())
       raise ValueError(
-        f"{text(place)!r} holds {listed}, named after splits: give this folder "
-        "in place of the one above, or, if it is a class, put it into the "
-        f"folders of the splits, as train/{text(name)}."
+        f"{text(place)!r} holds {listed}, named after splits: give this "
+        "folder in place of the one above, or, if it is a class, put a folder "
+        f"of its name into those of the splits, as train/{text(name)}."
       )
 
 

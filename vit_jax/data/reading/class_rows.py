@@ -135,7 +135,7 @@ def index_names(
   if all(name.isdecimal() for name in names):
     names.sort(key=int)
   if len(names) < least:
-    problem = f"and all others have {len(names)} different labels"
+    problem = f"and all other rows have {len(names)} different labels together"
     fail(rows[0].place, f"{problem}: give {least} or more")
   index = {name: k for k, name in enumerate(names)}
 

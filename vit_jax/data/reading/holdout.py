@@ -75,7 +75,7 @@ class Holdout:
     if len(names) < 2:
       raise ValueError(
         f"data.group_column: all {len(groups):,} images are of one group, and "
-        "images are held out by groups: it takes two."
+        "whole groups are held out: two groups or more are needed."
       )
     bound = self.fraction
     if self.by == "count":

@@ -215,7 +215,10 @@ def _eval_rows(
     fail(other, f"has labels in {theirs}, and {path} in {ours}")
   for row in (*rows, *other_rows):
     if row.split:
-      problem = "has a split, which data.eval_labels_file gives as well"
+      problem = (
+        "names a split, and data.eval_labels_file says as well which images "
+        "to evaluate on"
+      )
       fail(row.place, f"{problem}: drop one")
   return [dataclasses.replace(row, split="val") for row in other_rows]
 
@@ -423,8 +426,8 @@ def _fail_to_hold_out(rows: Sequence[Row], lines: Sequence[str]) -> NoReturn:
         advice += "; numbers to learn are written alone, as in 3.5"
     fail(
       rows[0].place,
-      f"and the other {len(rows) - 1:,} rows have {has} too many to hold out "
-      f"images of one: {advice}",
+      f"and the other {len(rows) - 1:,} rows have {has} so many that none has "
+      f"images to hold out: {advice}",
     )
   fail(rows[0].place, "and the other rows are too few to hold some out")
 

@@ -281,8 +281,8 @@ class Labels:
     if not new:
       return OLDER
     return (
-      " Evaluate on classes of the run, spelt as it spells them: a folder or a "
-      "table (file,label) may lack some of them, and has no others."
+      " Evaluate on classes of the run, spelt as it spells them: a folder or "
+      "a table (file,label) may lack some of them, and must have no others."
     )
 
 

@@ -189,9 +189,11 @@ def _lines_on_split_names(names: Sequence[bytes]) -> list[str]:
   A folder named train has no line, as trains may be a class.
   """
   return [
-    f"the folder {text(name)} is taken for a class, as those beside it are: if "
-    "it holds images to evaluate on, put the class folders into a folder "
-    f"train, and those of these images into {text(name)}."
+    (
+      f"the folder {text(name)} is taken for a class, as those beside it are: "
+      "if it holds images to evaluate on, put the other class folders into a "
+      f"folder train, and sort these images into class folders in {text(name)}."
+    )
     for name in names
     if split_named(name) in ("val", "test")
   ]

@@ -95,12 +95,12 @@ class Masks(Labels):
     if all(map(str.isdecimal, names)):
       return (
         f" The run was trained without {CLASSES}, so its classes are numbers: "
-        "give that file in the folder a line for each number from 0 to "
+        "write into that file in the folder a line for each number from 0 to "
         f"{len(names) - 1}, or train anew with names."
       )
     return (
-      f" The run has the classes that a {CLASSES} names: give the folder the "
-      "same file."
+      f" The classes of the run come from a {CLASSES}: put the same file into "
+      "this folder."
     )
 
 

@@ -83,8 +83,8 @@ class PixelNumbers(Labels):
     """The advice to name the folder of the numbers as in the run."""
     del new
     return (
-      " Numbers have the name of their folder: if these are of the same kind, "
-      f"rename it to {names[0]}."
+      " The numbers are named after their folder: if these measure the same "
+      f"as those of the run, rename the folder to {names[0]}."
     )
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
@@ -160,7 +160,7 @@ class NumberFolder(PairedFolder):
     if seen.are_whole and settings.target_scale is None and seen.most > _LEVELS:
       self._lines.append(
         f"targets are whole numbers of up to {seen.most:,.0f}, and 1 is taken "
-        "for one unit: data.target_scale=0.001 takes millimetres for metres."
+        "for one unit: data.target_scale=0.001 turns millimetres into metres."
       )
 
   def _read_some(

@@ -113,7 +113,7 @@ def open_source(
     )
   if not isinstance(settings, DataSettings):
     raise ValueError(
-      f"data={quoted(settings)} is not the settings of data: give "
+      f"data={quoted(settings)} is no DataSettings: give "
       'vit_jax.DataSettings(root="my_photos"), or name="digits".'
     )
   kind = labels or settings.label_kind or SINGLE

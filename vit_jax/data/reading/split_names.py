@@ -27,9 +27,9 @@ It is the name of a split alone, or has plain words besides, or other words.
 """
 
 OLDER = (
-  " If the folder has not changed: earlier versions knew fewer names of "
-  "splits, and took folders such as seg_train, train2017 and copies for "
-  "classes."
+  " If the folder has not changed, the version of vit_jax has: earlier ones "
+  "knew fewer names of splits, and took folders such as seg_train, train2017 "
+  "and copies for classes."
 )
 """Why the classes or images of an older run may differ, as a sentence."""
 

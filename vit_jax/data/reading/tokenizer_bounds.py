@@ -49,8 +49,8 @@ def longest_text(growth: Growth) -> int:
   """
   if not growth.of(_SHORT) <= _MOST:
     raise ValueError(
-      f"it may make {_SHORT:,} bytes of text more than {_MOST:,}, which no "
-      "tokenizer does"
+      f"it may turn {_SHORT:,} bytes of text into more than {_MOST:,} bytes, "
+      "which no tokenizer does"
     )
   return int((_MOST - growth.more) / growth.times)
 

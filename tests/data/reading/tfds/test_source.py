@@ -111,8 +111,8 @@ def test_records_without_random_access(tfds_dir, tmp_path):
 def test_a_dataset_of_something_else(tfds_dir):
   features = dict(tfds.builder("shades", data_dir=tfds_dir).info.features)
   for keys, missing in [
-    (("image", "box"), "'box' is not one ClassLabel"),
-    (("label", "image"), "'label' is not one Image"),
+    (("image", "box"), "'box' is no ClassLabel"),
+    (("label", "image"), "'label' is no Image"),
   ]:
     info = types.SimpleNamespace(
       name="d", supervised_keys=keys, features=features

@@ -86,13 +86,16 @@ def read_classes(path: bytes, earlier: bool = False) -> Classes:
     is_class = name.lower() != NO_CLASS
     if not name or name in names or max(values, default=0) > 255:
       raise ValueError(
-        f"{where}, line {number}, is {quoted(printable(line))}: a line is the "
-        "name of a class, each different, and maybe its colour, as in road 128 "
-        "64 128."
+        f"{where}, line {number}, is {quoted(printable(line))}: each line is "
+        "the name of a class, which no other line has, and may end in its "
+        "colour, as in road 128 64 128."
       )
     code = int.from_bytes(bytes(values), "big")
     if values and code in colours:
-      raise ValueError(f"{where}, line {number}, has the colour of another.")
+      raise ValueError(
+        f"{where}, line {number}, has the colour of another line: give each "
+        "class a colour of its own."
+      )
     index = len(names) if is_class else NONE
     if values:
       colours[code] = index
@@ -161,4 +164,7 @@ def _check(
       f"{where} has colours for some classes: give all of them one, or none."
     )
   if len(numbers) > _MOST_CLASSES:
-    raise ValueError(f"{where} names {len(names):,} classes: too many.")
+    raise ValueError(
+      f"{where} names {len(names):,} classes: at most {_MOST_CLASSES:,} are "
+      "read."
+    )

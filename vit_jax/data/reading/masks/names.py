@@ -125,8 +125,9 @@ def find_places(
   lacking = IMAGES if not {n.lower() for n in names} & {*IMAGES} else kind.names
   raise ValueError(
     f"{text(root)!r} has 0 folders named {_join_names(lacking)}, and "
-    f"{kind.task} needs one: images, and {kind.plural} of the same file names, "
-    f"which may lie in the folders of the splits.{_hint_above(root, kind)}"
+    f"{kind.task} needs one: put the images into one folder and the "
+    f"{kind.plural}, under the same file names, into another; both may lie in "
+    f"the folders of the splits.{_hint_above(root, kind)}"
   )
 
 
@@ -159,8 +160,8 @@ def _plain_folders(
     if len(matches) > 1:
       raise ValueError(
         f"{text(root)!r} has {len(matches)} folders named "
-        f"{_join_names(usual)}, and {kind.task} needs one: images, and "
-        f"{kind.plural} of the same file names."
+        f"{_join_names(usual)}, and {kind.task} needs one: keep one folder of "
+        f"images, and one of {kind.plural} with the same file names."
       )
     chosen += matches
   if len(chosen) == 2:

@@ -86,8 +86,8 @@ def _feature_keys(info: Any) -> tuple[str, str]:
     feature = features[key] if key in list(features) else None
     if len(keys) != 2 or not isinstance(feature, kind):
       raise ValueError(
-        f"{info.name} is not an image classification dataset: its features are "
-        f"{', '.join(features)}, and {key!r} is not one {kind.__name__}; "
+        f"{info.name} is not an image classification dataset: its features "
+        f"are {', '.join(features)}, and {key!r} is no {kind.__name__}; "
         "choose one with an image and a class label per example."
       )
   return keys
@@ -119,7 +119,8 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
     labels = [k for k in features if getattr(features[k], "num_classes", None)]
     raise ValueError(
       f"data.tfds_label={name!r}: the data set has no such label; it has "
-      f"{', '.join(labels) or 'none'}, and the rules are {', '.join(_RULES)}."
+      f"{', '.join(labels) or 'none'}, and the labels that are computed, each "
+      f"for its own data set, are {', '.join(_RULES)}."
     )
   if not groups:
     names = tuple(features[feature].names)

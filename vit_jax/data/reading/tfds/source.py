@@ -244,8 +244,9 @@ def find_builder(name: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
     names = [*tfds.list_builders(with_community_datasets=False), "digits"]
     close = ", ".join(difflib.get_close_matches(name, names)) or "none is close"
     raise ValueError(
-      f"data.name={name!r} is not a TFDS data set (did you mean: {close}?); "
-      "prepare one of your own in data.data_dir; give a folder as data.root."
+      f"data.name={name!r} is not a TFDS data set (did you mean: {close}?); a "
+      "data set of your own has to be prepared in data.data_dir, and a folder "
+      "of images is given as data.root."
     ) from error
   except Exception as error:  # Damaged files raise any error.
     raise ValueError(
