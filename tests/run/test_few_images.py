@@ -151,7 +151,7 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
     *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels"),
     "batch_size",
   }
-  assert why.startswith(", which has 24 training images (so few train low-rank")
+  assert why.startswith(", which has 24 training images (so few images tr")
   assert why.endswith("; their classes measure the features by k-NN),")
   chosen, why = few_images.continued(values | {"lora.rank": "0"})
   assert "low-rank" not in why and "optimizer.peak_lr" not in chosen

@@ -172,7 +172,7 @@ def test_a_script_is_not_imported_by_workers(
     ),
     ({"resume": "runs/cc"}, "resume is not needed: .* workdir='runs/cc'; "),
     ({"resume": True}, "resume is not needed: .* workdir='runs/my_photos'"),
-    ({"device": "cpu"}, "device is not a .* JAX chooses: JAX_PLATFORMS=cpu"),
+    ({"device": "cpu"}, "device is not a .* start Python with JAX_PLATFORMS"),
     ({"pretrained": True}, "pretrained=True: name the weights .*, as in pretr"),
     ({"optimizer": {"lr": 1}}, r"optimizer\.lr is not .* did you mean lr?"),
     (
@@ -298,7 +298,7 @@ def test_weights_may_be_loaded_already(photos, started):
   first, *others = started
   assert others == [first] * 3 and first[0].pretrained == source
   other_size = vit_jax.load_pretrained(source, image_size=64)
-  with pytest.raises(ValueError, match="was loaded with other settings than"):
+  with pytest.raises(ValueError, match="was loaded with settings that differ"):
     other_size.fit(photos)
 
 

@@ -124,7 +124,8 @@ def test_an_average_of_first_parameters_is_said(data):
   steps = 1 - 0.1 * (1 + np.cos(np.pi * np.arange(20) / 20)) / 2
   row = dict(header(make_plan(read(config)), "runs/x"))["average"]
   share = round(100 * np.prod(steps))
-  assert row.startswith(f"with ema_decay=0.9, {share}% of what this run gives")
+  said = f"averaged parameters of this run are still {share}% those"
+  assert row.startswith(f"with ema_decay=0.9, the {said}")
   config.ema_decay = 0.7
   assert "average" not in dict(header(make_plan(read(config)), "runs/x"))
 

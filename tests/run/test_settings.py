@@ -394,7 +394,7 @@ def test_choices_are_those_of_the_code_that_implements_them():
 ABOUT_ANOTHER = (
   *("a data worker ended", "{}: convert the file to 8 bits", "the checkpoint "),
   *("{} takes one class for each image", "{} of shape {} does not divide over"),
-  *("data is of type {}", "{} was loaded with other settings than it has"),
+  *("data is of type {}", "{} was loaded with settings that differ from"),
   "{} If the folder {} is meant, it is data.root",
   "{} If the folder {} is meant",  # After a message that begins with its key.
 )

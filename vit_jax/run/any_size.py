@@ -25,7 +25,7 @@ def check(settings: Settings, task: Task, model: Model) -> None:
   if not task.any_size:
     raise ValueError(
       f"data.tokens={tokens} keeps the proportions of images, and the task "
-      f"{task.name} takes images of one size: leave it out."
+      f"{task.name} takes images of one size: leave data.tokens out."
     )
   _check_packing(settings)
   changes = changed(settings)
@@ -96,5 +96,6 @@ def _check_packing(settings: Settings) -> None:
   if data.min_tokens is not None and data.min_tokens > tokens:
     raise ValueError(
       f"data.min_tokens={data.min_tokens} is more than data.tokens={tokens}, "
-      "the most tokens of an image: set it to that or less."
+      "which is the most that an image may have: set data.min_tokens to "
+      f"{data.tokens} or less."
     )

@@ -61,10 +61,11 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
     name = settings.data.name
     data = f", and set data.name={name!r}" if name else ""
     raise ValueError(
-      f"model.variant={settings.model.variant!r} and pretrained="
-      f"{settings.pretrained!r} both choose the model: leave out the one that "
-      "you gave, or, if the configuration set it, take --config=finetune "
-      f'(config="finetune" in Python), which sets no variant{data}.'
+      f"model.variant={settings.model.variant!r} and "
+      f"pretrained={settings.pretrained!r} both choose the model: leave one "
+      "of them out, or, if the configuration sets model.variant, take "
+      '--config=finetune (config="finetune" in Python), which sets no '
+      f"variant{data}."
     )
   from vit_jax.pretrained.load import open_checkpoint
 
@@ -152,7 +153,7 @@ def _normalization(
   if bands and len(bands) != channels:
     raise ValueError(
       f"data.bands names {len(bands)} bands and channels={channels}: name as "
-      "many, or leave channels out."
+      "many bands as channels, or leave channels out."
     )
   mean = own_values.mean or start.mean
   std = own_values.std or start.std
@@ -311,8 +312,8 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
   if rank and frozen:
     raise ValueError(
       f"lora.rank={rank} freezes all layers, so "
-      f"optimizer.freeze_layers={frozen} has no effect: leave one out, and "
-      "choose layers with lora.kernels."
+      f"optimizer.freeze_layers={frozen} has no effect: leave one of the two "
+      "out; lora.kernels chooses the layers of LoRA."
     )
 
 
@@ -336,8 +337,9 @@ def check_workdir(settings: Settings, workdir: str) -> None:
 
   if lies_among_classes(settings.data, workdir):
     raise ValueError(
-      f"--workdir={workdir} lies in {root}, whose folders are "
-      "the classes: name a folder outside, or start in the folder above."
+      f"--workdir={workdir} lies in {root}, whose folders are the classes: "
+      "name a folder outside, or start the command in the folder above "
+      f"{root}."
     )
 
 
@@ -386,9 +388,9 @@ def build_model(
     )
   if "variant" not in fields and settings.optimizer.freeze_layers:
     raise ValueError(
-      "the run trains the head or the last layers alone, and "
-      "config.pretrained, which gives the others, is not set: give published "
-      "weights, as in --pretrained hf_s14_dinov2."
+      "the run trains only the head or the last layers, and "
+      "config.pretrained, which gives the weights of the other layers, is not "
+      "set: name published weights, as in --pretrained hf_s14_dinov2."
     )
   if "variant" not in fields:
     raise ValueError(

@@ -173,7 +173,7 @@ def _for_kind(
     command = _command(data, "--config", task, "--pretrained", hints.WEIGHTS)
     raise ValueError(
       f"{data!r} is for {task}, as {found.why}, and its head reads the "
-      f"features of published weights: {command}"
+      f"features of published weights: name some, as in {command}"
     )
   if task in SECTIONS:  # It has a configuration of its name.
     chosen, few = _for_config({**values, "config": task}, workdir)

@@ -145,7 +145,7 @@ def check_teacher(
   if settings.distill.form == "deit" and not fits:
     raise ValueError(
       "distill.form='deit' needs loss.kind='softmax' and a student with a "
-      "distillation token: set model.block=deit, or leave it out."
+      "distillation token: set model.block=deit, or leave distill.form out."
     )
 
 

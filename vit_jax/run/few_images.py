@@ -225,7 +225,7 @@ def choices_of_count(
   rate = {"optimizer.peak_lr": "0.0002"}
   if count < FEW and "lora.rank" not in values:
     keys = {"lora.rank": "8", **rate}
-    choices.append((keys, "so few train low-rank changes alone, LoRA"))
+    choices.append((keys, "so few images train only low-rank changes, LoRA"))
   elif count < FEW and values["lora.rank"] != "0":
     choices.append((rate, "LoRA takes a higher rate"))
   settings = read(config)

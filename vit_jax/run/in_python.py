@@ -286,9 +286,9 @@ def _source_of(loaded: Loaded) -> str:
 
   if what(saved) != what(loaded):
     raise ValueError(
-      f"{source} was loaded with other settings than it has by itself, which a "
-      f"run does not take over: give pretrained={source!r} and those of the "
-      "run, such as image_size=448."
+      f"{source} was loaded with settings that differ from its own, and a run "
+      f"does not take these over: give pretrained={source!r}, and such "
+      "settings to the run itself, as in image_size=448."
     )
   return source
 
@@ -330,10 +330,11 @@ def _path(data: Any) -> str:
     )
   if not isinstance(data, str | os.PathLike):
     raise ValueError(
-      f"data is of type {type(data).__name__}: images and labels are read from "
-      "files, and docs/howto/own_loop.md trains on arrays. Give a folder, a "
-      "file of labels or a configuration by its path, and values of the "
-      'configuration as settings={"data.task": "multilabel"}.'
+      f"data is of type {type(data).__name__}: this function reads images and "
+      "labels from files; docs/howto/own_loop.md shows how to train on "
+      "arrays. Give a folder, a file of labels or a configuration by its "
+      'path, and values of the configuration as settings={"data.task": '
+      '"multilabel"}.'
     )
   return os.path.expanduser(os.fspath(data))
 

@@ -61,8 +61,9 @@ class History(list[dict[str, Any]]):
   def __getattr__(self, name: str) -> Any:
     """Raises AttributeError, with what to write instead."""
     hint = hints.hint_instead(name, "history") or (
-      "; it is a list of rows, dictionaries of what was measured at a step, "
-      f'and run.history["step"] is a column of it: {", ".join(self._keys())}.'
+      "; it is a list of rows, each a dictionary of what was measured at one "
+      'step, and run.history["step"] is a column of it: '
+      f"{', '.join(self._keys())}."
     )
     raise AttributeError(
       f"a run's history has no attribute {name!r}{hint}", name=name, obj=self

@@ -199,6 +199,6 @@ def report_skipped(plan: Plan, outputs: Outputs) -> str:
   return (
     f"the loss or its gradient was not finite in {len(rows)} steps in a row, "
     f"up to step {last['step']:,}, at a learning rate of "
-    f"{last['learning_rate']}. None was applied, and the state before them "
-    f"is saved; {path} names their images. {ADVICE}"
+    f"{last['learning_rate']}. None of these updates was applied, and the "
+    f"state before them is saved; {path} names their images. {ADVICE}"
   )

@@ -439,15 +439,15 @@ def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
     return settings(root=os.path.expanduser(folder), labels=data.labels)
   if task.labels is not SINGLE or task.answers is None or not data.labels:
     instead = (
-      f"by --root={folder}, of which its val split is taken, or a part is held "
-      "out"
+      f"by --root={folder}, which takes the val split of that folder, or "
+      "holds out a part of it"
     )
     if data.labels_file:
       instead = "by a file of labels such as its own, in place of the folder"
     raise ValueError(
-      "a folder of its own is for a run on a folder, of classes, of masks or "
-      f"without labels, and this one is of the task {task.name}: evaluate it "
-      f"on {folder} {instead}."
+      "another folder without a flag is for runs on folders of classes, of "
+      "masks or of images without labels, and this run is of the task "
+      f"{task.name}: evaluate it on {folder} {instead}."
     )
   root = os.path.expanduser(folder)
   if not os.path.isdir(root) and folder == data.name:

@@ -96,7 +96,7 @@ def _higher_rate(plan: Plan, saved: Mapping[str, Any], step: int) -> str:
     return ""
   return (
     f"The learning rate goes on at {float(after(step)):.2e}, and was "
-    f"{float(before(step - 1)):.2e}: its schedule is that of a run of "
+    f"{float(before(step - 1)):.2e}: its schedule is now that of a run of "
     f"{plan.lengths.total:,} steps. --lr (lr= in Python) sets its peak."
   )
 

@@ -216,7 +216,7 @@ def _frozen_image_tower(plan: Plan) -> str:
     return ""
   return (
     f"{count:,} images are few: --config.pairs.image=frozen trains the text "
-    "tower alone, for a third of the image tower's work"
+    "tower alone, which takes a third of the work in the image tower"
   )
 
 
@@ -287,8 +287,9 @@ def _average(plan: Plan) -> str | None:
   if share < _MOST_OF_START:
     return None
   return (
-    f"with ema_decay={decay:g}, {share:.0%} of what this run gives are the "
-    "parameters that it starts from: train longer, or set a lower ema_decay"
+    f"with ema_decay={decay:g}, the averaged parameters of this run are still "
+    f"{share:.0%} those that it starts from: train longer, or set a lower "
+    "ema_decay"
   )
 
 
@@ -415,9 +416,10 @@ def _kept_neighbours(plan: Plan, evaluated: Mapping[str, Any]) -> list[str]:
   lines = [line]
   if kept < MOST_CHANGED:
     lines.append(
-      f"Less than {MOST_CHANGED:.0%} are, so the features have become others, "
-      f"and may be worse: use the best checkpoint, {plan.settings.pretrained} "
-      "as it is, or train with less optimizer.peak_lr or with lora.rank=8."
+      f"Fewer than {MOST_CHANGED:.0%} are kept, so the features have changed "
+      "much, and may be worse: use the best checkpoint, "
+      f"{plan.settings.pretrained} as it is, or train with less "
+      "optimizer.peak_lr or with lora.rank=8."
     )
   return lines
 

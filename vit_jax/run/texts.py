@@ -109,8 +109,9 @@ def _check_new(settings: Settings) -> None:
     )
   if settings.lora.rank and pairs.image != "lora":
     raise ValueError(
-      f"lora.rank={settings.lora.rank} beside a new text tower, which has no "
-      "weights to add to: set pairs.image='lora'."
+      f"lora.rank={settings.lora.rank} adds to pretrained weights, and the "
+      "new text tower has none: set pairs.image='lora', which adapts the "
+      "image tower."
     )
   if pairs.image != "trained" and not settings.pretrained:
     raise ValueError(

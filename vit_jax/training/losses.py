@@ -39,7 +39,10 @@ def cross_entropy(
   1.3863
   """
   if kind not in ("softmax", "sigmoid"):
-    raise ValueError(f"loss.kind={kind!r} has no classes: it needs numbers.")
+    raise ValueError(
+      f"loss.kind={kind!r} is a loss of numbers, not of classes: take softmax "
+      "or sigmoid."
+    )
   if kind == "sigmoid":
     return sigmoid_terms(logits, targets, weights).sum(-1)
   if weights is None:

@@ -222,7 +222,9 @@ def test_a_share_of_each_split_is_held_out(split, share, parts):
 
 @pytest.mark.parametrize("split, share", [("train[:9]", 0.1), ("train", 0.001)])
 def test_what_cannot_be_held_out_is_refused(split, share):
-  with pytest.raises(ValueError, match="whole splits, .* and whole percents"):
+  with pytest.raises(
+    ValueError, match="split must be whole, .* number of percent"
+  ):
     held_out(split, share)
 
 

@@ -384,7 +384,7 @@ def test_few_pairs_are_told_of_a_frozen_image_tower(photos, monkeypatch):
   plan = make_plan(read(c))
   says = (
     f"{len(plan.source)} images are few: --config.pairs.image=frozen trains "
-    "the text tower alone, for a third of the image tower's work"
+    "the text tower alone, which takes a third of the work"
   )
   rows = header(plan, "runs/x")
   assert ("training", "the image and the text towers") in rows

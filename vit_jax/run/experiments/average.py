@@ -95,8 +95,9 @@ def merge(
   """
   if walk and (len(runs) != 2 or greedy):
     raise ValueError(
-      f"--walk takes two runs, a start and what was trained from it, without "
-      f"--greedy; {len(runs)} were given."
+      "--walk takes two runs, a start and a run that was trained from it, and "
+      f"no --greedy; {len(runs)} runs were "
+      f"given{' with --greedy' if greedy else ''}."
     )
   if len({*runs}) < 2:
     raise ValueError(
@@ -127,8 +128,8 @@ def merge(
       metrics = outcome.metrics
       if outcome.unanswered or not math.isfinite(metrics[key]):
         raise NotFiniteError(
-          f"{name} answers with NaN, and nothing is written: leave out what "
-          "has diverged."
+          f"{name} answers with NaN, and nothing is written: leave out the "
+          "runs that have diverged."
         )
       return metrics
 

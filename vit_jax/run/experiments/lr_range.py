@@ -72,7 +72,8 @@ def find_lr(
   if steps < _LEAST_STEPS or not 0 < lowest < highest:
     raise ValueError(
       f"--steps={steps}, --lowest={lowest:g} and --highest={highest:g}: give "
-      f"{_LEAST_STEPS} steps or more, and a range above 0 that rises."
+      f"{_LEAST_STEPS} steps or more, and rates above 0, of which --lowest is "
+      "the lower."
     )
   folder = output_folder(out)
   display = Display()

@@ -37,7 +37,10 @@ def main(arguments: list[str]) -> None:
 
   options = command.choice()
   if "step" in options:
-    raise ValueError("--step belongs to one run: leave it out, or give --best.")
+    raise ValueError(
+      "--step names a checkpoint of a single run, and several are averaged: "
+      "leave it out, or give --best."
+    )
   chosen = command.values("out", "greedy", "walk")
   merge(arguments, **chosen, **options)
 

@@ -88,8 +88,9 @@ def _verify(
     if not exact and last - start > MOST_STEPS:
       raise ValueError(
         f"{'; '.join(changed)}: on other devices at most {MOST_STEPS} steps "
-        f"after one of {[0, *saved]} can be compared, and {last} is not one of "
-        "them."
+        f"after a checkpoint can be compared, and step {last} is "
+        f"{last - start} steps after that of step {start}; replays can begin "
+        f"at {[0, *saved]}."
       )
     ended = min((s for s in saved if s >= last), default=checkpoints.choose())
     config = checkpoints.describe(ended)["config"]
@@ -145,13 +146,16 @@ def _choose_rows(
   try:
     first, last = map(int, steps.split(":"))
   except ValueError as error:
-    raise ValueError(f"--steps={steps}: give them as 400:420.") from error
+    raise ValueError(
+      f"--steps={steps}: give the first and the last step, as in 400:420."
+    ) from error
   chosen = {s: row for s, row in rows.items() if first <= s <= last}
   if not chosen:
     near = sorted(rows, key=lambda step: abs(step - first))[:2]
     raise ValueError(
-      f"there is no digest of steps {first} to {last}; the nearest are of "
-      f"steps {sorted(near)}, and digest_every says how many there are."
+      f"there is no digest of steps {first} to {last}; the nearest digests "
+      f"are of steps {sorted(near)}. The setting digest_every is the number "
+      "of steps between two digests."
     )
   start = max((s for s in saved if s < min(chosen)), default=0)
   return {s: rows[s] for s in (start, *chosen) if s in rows}, start
@@ -197,8 +201,9 @@ def check_trusted(
   if named:
     shown = (printable(without_secrets(str(name))) for name in named)
     raise ValueError(
-      f"only the run's checkpoint names {', '.join(sorted(shown))}: if you "
-      "trust it, give --trust."
+      f"this command would import or open {', '.join(sorted(shown))}, which "
+      "you did not give and only the run's checkpoint names: if you trust the "
+      "checkpoint, give --trust."
     )
 
 

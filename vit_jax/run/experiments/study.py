@@ -180,9 +180,9 @@ def held_out(split: str, share: float) -> tuple[str, str]:
   percent = round(100 * share)
   if "[" in split or not 0 < percent < 100 or abs(percent - 100 * share) > 1e-6:
     raise ValueError(
-      f"--select holds out a share of {share:g} of train_split={split!r}: it "
-      "takes whole splits, such as train or train+validation, and whole "
-      "percents."
+      f"--select cannot hold out a share of {share:g} of "
+      f"train_split={split!r}: the split must be whole, such as train or "
+      "train+validation, and the share a whole number of percent, such as 0.1."
     )
   names = split.split("+")
   training = "+".join(f"{name}[:{100 - percent}%]" for name in names)

@@ -222,8 +222,8 @@ def _scores(
     display.note(f"c: {parts}: {lacking[0]}.")
   if missing:
     display.note(
-      f"c has no mCE: {len(missing)} of 75 parts are missing, the first "
-      f"{missing[0]}."
+      f"ImageNet-C (c) has no mCE: {len(missing)} of 75 parts are missing, "
+      f"the first {missing[0]}."
     )
     return rows
   top1 = float(np.mean([row["top1"] for row in rows]))
