@@ -136,8 +136,8 @@ def test_what_is_no_search_is_refused(loaded, photos):
 @pytest.mark.parametrize(
   "query, said",
   [
-    ("a red car", "a red car: there is no such file. A text takes a model of"),
-    ("photo", r"no such file; did you mean photos\? A text takes a model of"),
+    ("a red car", "a red car: there is no such file. To search by a text"),
+    ("photo", r"no such file; did you mean photos\? To search by a text"),
     ("photo.png", r"photo\.png: No such file or directory"),
     ("other/photos", "other/photos: No such file or directory"),
   ],
@@ -331,7 +331,7 @@ def test_a_confusion_matrix_of_other_tasks_is_refused_first(
 ):
   other = labels_of_run(loaded, task)
   with pytest.raises(
-    ValueError, match="does not answer with one class"
+    ValueError, match="does not answer with a single class"
   ) as said:
     other.confusion_matrix("no such folder")
   assert f"loaded.{scores} has its scores." in str(said.value)

@@ -179,7 +179,9 @@ def test_licences_and_base_models_of_known_sources():
   config["pretrained"] = "hf_l16_224"
   config["pretrained"] = "torchvision_h14_swag_518"
   card = model_card(run, "google", "out", "mit")
-  assert "Licence: mit (commercial use is allowed, with its notice)" in card
+  assert (
+    "Licence: mit (commercial use is allowed if its notice is kept)" in card
+  )
   assert "`torchvision_h14_swag_518`, of licence cc-by-nc-4.0 (no com" in card
   config["pretrained"] = "hf_l16_224"
   text = metadata(run, "mit")

@@ -249,7 +249,7 @@ def test_a_loaded_model_is_saved_and_read_again(loaded, photos, tmp_path):
 
 
 def test_what_is_no_run_is_not_evaluated(loaded):
-  with pytest.raises(ValueError, match="test is no run, whose task is known"):
+  with pytest.raises(ValueError, match="test is no run, and only a run has a"):
     loaded.evaluate("folder")
 
 

@@ -418,7 +418,7 @@ def test_more_channels_take_the_kernels_in_turn():
   found, line = transfer.adapt_channels(kernel, 3, 5)
   for channel, old in enumerate((0, 1, 2, 0, 1)):
     np.testing.assert_allclose(found[:, :, channel], kernel[:, :, old] * 0.6)
-  assert line.endswith("repeated for images of 5, times 3/5")
+  assert line.endswith("images of 5 channels, and multiplied by 3/5")
   flat = rng.normal(size=(4 * 4 * 3, 5))
   images = rng.normal(size=(2, 4, 4, 3))
   six, _ = transfer.adapt_channels(flat, 3, 6)

@@ -130,7 +130,7 @@ class Answering(Opened):
       if self.task.labels.reader:  # Its answers are pictures.
         raise ValueError(
           f"{self.origin.source} was trained on the task {self.task.name}, "
-          "whose answers a shell gives: `vit_jax predict "
+          "whose answers are only given in a shell: `vit_jax predict "
           f"{self.origin.source} IMAGES` with {self.task.asked_by}; "
           "loaded.features(images) gives the features of images."
         )
@@ -432,8 +432,8 @@ class Answering(Opened):
       is_path = os.sep in text or "." in text or " " not in text
       near = hints.hint_for_path(text) if is_path else ""
       raise ValueError(
-        f"{text}: there is no such file{f'; {near}' if near else '.'} A text "
-        f"takes a model of images and text: {error}"
+        f"{text}: there is no such file{f'; {near}' if near else '.'} To "
+        f"search by a text, a model of images and text is needed: {error}"
       ) from None
     say(f"{quoted(text)} is no file, and is taken for a text.")
     return query

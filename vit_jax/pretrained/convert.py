@@ -68,8 +68,8 @@ def convert(
   if isinstance(source, Loaded):
     if overrides:
       raise ValueError(
-        f"{', '.join(overrides)}: the model is loaded already; give this to "
-        "load_pretrained."
+        f"{', '.join(overrides)}: the model is loaded already: give such "
+        "settings to load_pretrained."
       )
     name = source.origin.source
   else:

@@ -349,8 +349,8 @@ def open_base(
     )
   except ValueError as error:
     raise ValueError(
-      f"the base of this LoRA run cannot be opened: {error} The run holds only "
-      "what was added to it, so it has to be put back."
+      f"the base of this LoRA run cannot be opened: {error} The run holds "
+      "only what was added to it, so the base has to be put back."
     ) from error
   # Older records have None; this is how positions were interpolated then.
   former_method = "bicubic" if loaded.model.pooling == "map" else "linear"

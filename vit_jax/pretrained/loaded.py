@@ -147,9 +147,9 @@ class Loaded(Answering):
     source = self.origin.source
     if self.step is None:
       raise ValueError(
-        f"{source} is no run, whose task is known: vit_jax.train(folder, "
-        f"pretrained={source!r}) makes one, and `vit_jax fewshot {source} "
-        "FOLDER` scores its features."
+        f"{source} is no run, and only a run has a task to be scored on: "
+        f"vit_jax.train(folder, pretrained={source!r}) makes one, and "
+        f"`vit_jax fewshot {source} FOLDER` scores its features."
       )
     load = importlib.import_module("vit_jax.pretrained.load")
     saved = load.open_checkpoint(source, step=self.step)
@@ -179,8 +179,8 @@ class Loaded(Answering):
     if key not in metrics:
       each = ", per_class=True" if self.task.answers else ""
       raise ValueError(
-        f"{self.origin.source} does not answer with one class of an image: "
-        f"loaded.evaluate(data{each}) has its scores."
+        f"{self.origin.source} does not answer with a single class for each "
+        f"image: loaded.evaluate(data{each}) has its scores."
       )
     return metrics[key]
 

@@ -298,7 +298,7 @@ def adapt_channels(
     parts = parts[:, np.arange(channels) % old] * (old / channels)
     how = (
       f"{old} channels of its first kernel are repeated for images of "
-      f"{channels}, times {old}/{channels}"
+      f"{channels} channels, and multiplied by {old}/{channels}"
     )
   shape = (-1,) if kernel.ndim == 2 else (*kernel.shape[:2], channels)
   return parts.reshape(*shape, kernel.shape[-1]), how

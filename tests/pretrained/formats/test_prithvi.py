@@ -119,7 +119,7 @@ def test_patches_of_several_times_are_refused(tmp_path):
 
   path = changed(tmp_path / "tubelets", twice)
   with pytest.raises(
-    ValueError, match="its patches cover 2 images, at as many"
+    ValueError, match="each of its patches covers 2 images of"
   ):
     load_pretrained(path)
 

@@ -381,14 +381,16 @@ def _judge(family: Transformers, vit: Any) -> _Verdict:
   if lost := unmapped(vit, rows):
     return verdict(len(lost), [f"it has no place for {', '.join(lost[:3])}"])
   if all(row.theirs != family.signature for row in rows):
-    return verdict(99, [f"it has no {family.signature}"])
+    return verdict(99, [f"the model has no {family.signature}"])
   if family.classes[bool(vit.num_classes)] is None:
     head = "with" if vit.num_classes else "without"
     return verdict(1, [f"it has no class {head} a head"])
   try:
     shapes = shapes_of(vit, rules_of(family, vit))
     if not family.fits(shapes, family.base(vit)):
-      return verdict(99, [f"{vit.registers} registers are not its number"])
+      return verdict(
+        99, [f"the format has another number of registers than {vit.registers}"]
+      )
     config = _config(family, vit)
     reasons = [*changes(vit, infer(shapes, config).fields)]
   except ValueError as error:
@@ -399,7 +401,9 @@ def _judge(family: Transformers, vit: Any) -> _Verdict:
   if has_table and not family.any_shape:
     h, w = architecture.table_size(vit) or (1, 1)
     if h != w:
-      reasons.append(f"its positions are for {h} x {w}, not for a square")
+      reasons.append(
+        f"the model's positions are for {h} x {w} patches, not for a square"
+      )
   return verdict(0, reasons)
 
 

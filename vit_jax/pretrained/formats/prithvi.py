@@ -59,8 +59,8 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
   _, channels, times, P, _ = need(shapes, _KERNEL, 5)
   if times != 1:
     raise ValueError(
-      f"its patches cover {times} images, at as many times, and this library "
-      "has images alone."
+      f"each of its patches covers {times} images of different times, and "
+      "models here take single images."
     )
   published = section("pretrained_cfg", (config or {}).get("pretrained_cfg"))
   published = published or config or {}

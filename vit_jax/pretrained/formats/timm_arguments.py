@@ -196,7 +196,9 @@ def _check_norm(key: str, value: Any, kind: str) -> None:
   if _NORMS.get(name) != kind:
     theirs = {"layer": "layer norms", "rms": "RMSNorm"}[kind]
     raise refusal(
-      key, value, f"its arrays are those of {theirs}, so it must be one"
+      key,
+      value,
+      f"its arrays are those of {theirs}, so this must name such a norm",
     )
 
 
@@ -253,7 +255,9 @@ def rotary(arguments: Config) -> dict[str, Any]:
   )
   for key, supported in is_supported.items():
     if not supported:
-      why = f"rotary positions of type {quoted(kind)} like that are not read"
+      why = (
+        f"rotary positions of type {quoted(kind)} are not read with this value"
+      )
       raise refusal(key, values[key], why)
   return fields
 

@@ -268,8 +268,8 @@ def _resizing(arguments: Config) -> dict[str, Any]:
     raise timm_arguments.refusal(
       "pos_embed_interp_mode",
       mode,
-      "its tables are resized bicubically or bilinearly, and corners are "
-      "aligned bilinearly in a square alone",
+      "tables of positions are resized bicubically or bilinearly, and corners "
+      "are aligned only bilinearly and in a square",
     )
   return dict(position_resize=resize, antialias=antialias)
 
@@ -347,7 +347,9 @@ def reasons(vit: Any) -> list[str]:
   resize, antialias = vit.position_resize, vit.antialias
   if (fields["position_resize"], fields["antialias"]) != (resize, antialias):
     kind = f"position_resize={resize!r} with antialias={antialias}"
-    return [f"{kind}, and NaFlexVit resizes no such positions so"]
+    return [
+      f"the model has {kind}, and NaFlexVit cannot resize its positions so"
+    ]
   return [*changes(one_layer, fields)]
 
 
