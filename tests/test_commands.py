@@ -46,7 +46,7 @@ def test_train_then_evaluate(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "flag, said",
   [
-    ("--calibrate", "takes the run's own split: leave it out"),
+    ("--calibrate", "takes the run's own images: leave it out"),
     ("--suite", "leave it out, or give the folder of the test sets as --root"),
   ],
 )
@@ -89,7 +89,7 @@ def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch):
     ),
     (
       ["--pretrained=b16"],
-      "or, if the configuration set it, take --config=finetune (config=",
+      "or, if the configuration sets model.variant, take --config=finetune (",
     ),
     pytest.param(
       ["--checkpoint=b16"],
@@ -100,7 +100,7 @@ def test_a_fork_is_as_the_command_of_a_shell(tmp_path, monkeypatch):
       ["--weights=b16"],
       "not a flag of this command; did you mean --pretrained?",
     ),
-    (["--device=gpu"], "JAX chooses: JAX_PLATFORMS=cpu before the command"),
+    (["--device=gpu"], "to use the CPU, write JAX_PLATFORMS=cpu in front"),
     (["--config=fine_tune"], "no file 'fine_tune'; did you mean finetune?"),
     (["--lr"], "error: --lr needs a value."),
     pytest.param(
@@ -132,9 +132,9 @@ def test_bad_input_is_one_line(tmp_path, arguments, message):
 @pytest.mark.parametrize(
   "command, key, message",
   [
-    ("evaluate", "data.root", "its flag --root is for: Where the images or"),
-    ("evaluate", "data.dir", "its flag --root is for: Where the images or"),
-    ("predict", "data.root", "its flag --root is for: Folder of a table's"),
+    ("evaluate", "data.root", "it has the flag --root: Where the images or"),
+    ("evaluate", "data.dir", "it has the flag --root: Where the images or"),
+    ("predict", "data.root", "it has the flag --root: Folder of a table's"),
     ("predict", "data.split", "--help lists its flags."),
   ],
 )

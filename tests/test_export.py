@@ -207,7 +207,7 @@ def test_onnx_has_one_type_and_no_platforms(tmp_path):
       "to='ONNX' is no format of .* stablehlo and onn",
     ),
     ("a", {"platforms": "cpu,gpu"}, "platforms=cpu,gpu; give one or more "),
-    ("a.pt", {}, r"^\.pt is no format of a program, .* out_dir --to hf` "),
+    ("a.pt", {}, r"^\.pt is no format of an exported .* out_dir --to hf` "),
     (
       "a",
       {"tower": "texts"},

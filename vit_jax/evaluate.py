@@ -74,8 +74,9 @@ def main(arguments: list[str]) -> None:
   folders = [*filter(None, [options.workdir]), *arguments]
   if not 1 <= len(folders) <= 2:
     raise ValueError(
-      "give the folder of a run, as in vit_jax evaluate runs/digits, and of "
-      "other images, if it is not to be those of the run."
+      "give the folder of a run, as in vit_jax evaluate runs/digits, and "
+      "after it, if you want other images than those of the run, the folder "
+      "of these."
     )
   other_data = {"folder": folders[1]} if folders[1:] else {}
   runs_suite = options.suite not in (None, "false")
@@ -83,7 +84,7 @@ def main(arguments: list[str]) -> None:
     says = (
       "--suite: leave it out, or give the folder of the test sets as --root."
       if runs_suite
-      else "--calibrate, which takes the run's own split: leave it out."
+      else "--calibrate, which takes the run's own images: leave it out."
     )
     raise ValueError(f"{folders[1]!r} is not for {says}")
   if runs_suite:
@@ -106,7 +107,7 @@ def main(arguments: list[str]) -> None:
 def _refuse_beside(flag: str, *names: str) -> None:
   """Raises ValueError if one of the flags `names` is given with `flag`."""
   if name := command.first_given(*names):
-    raise ValueError(f"--{name} is not for --{flag}: leave it out.")
+    raise ValueError(f"--{name} has no effect with --{flag}: leave it out.")
 
 
 def _run_suite(checkpoint: str) -> None:

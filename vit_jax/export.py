@@ -162,9 +162,9 @@ def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
   if to not in (None, *TARGETS) or ending in _WEIGHTS:
     asked = ending if to is None else f"to={to!r}"
     raise ValueError(
-      f"{asked} is no format of a program, which are {' and '.join(TARGETS)}; "
-      "for PyTorch's libraries, there is `vit_jax convert SOURCE out_dir --to "
-      "hf` (or timm, or torchvision)."
+      f"{asked} is no format of an exported program; these are "
+      f"{' and '.join(TARGETS)}; for PyTorch's libraries, there is `vit_jax "
+      "convert SOURCE out_dir --to hf` (or timm, or torchvision)."
     )
   return output_file(path, TARGETS, to)
 

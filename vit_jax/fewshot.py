@@ -85,7 +85,8 @@ def main(arguments: list[str]) -> None:
   data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
   if twice := next(filter(is_given, data), None):
     raise ValueError(
-      f"{arguments[1]} stands for --config.{twice}, which is given as well."
+      f"{arguments[1]} stands for --config.{twice}, which is given as well: "
+      "leave one of them out."
     )
   result: Any = measure(
     arguments[0],

@@ -140,8 +140,8 @@ def test_unknown_fields_are_refused(variant, message):
   "field, meant",
   [
     ("dropout", "did you mean dropout_rate?"),
-    ("image_size", "it follows the images: leave it out."),
-    ("device", "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU."),
+    ("image_size", "a model follows the size of its images: leave it out."),
+    ("device", "JAX chooses the device; to use the CPU, start Python with "),
     ("drop_path_rate", 'models of a family have it, as block="deit3".'),
   ],
 )

@@ -82,7 +82,7 @@ def test_a_row_without_bytes_is_unreadable(tmp_path):
     ([[0], [1]], {}, "'label' holds list<.*: there must be one of image"),
     ([-1, -1], {}, "no image of the split train has a label in the column 'l"),
     ([None, None], {}, "'label' holds null: there must be one of image bytes"),
-    ([0, 1], {"cls": [0, 1]}, "several of them may hold the classes, by the"),
+    ([0, 1], {"cls": [0, 1]}, "several of these columns have one of the names"),
     (
       [0, 1],
       {"mask": [b"x", b"y"]},

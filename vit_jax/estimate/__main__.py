@@ -139,7 +139,8 @@ def _tune(options: Any) -> int:
   """
   if name := command.first_given("forward", "save_hlo"):
     raise ValueError(
-      f"--{name} and --tune are both given: --tune is about train steps."
+      f"--{name} and --tune are both given: --tune compares many train steps, "
+      f"and --{name} is for a single program. Drop one."
     )
   path = None
   if options.write:

@@ -61,7 +61,8 @@ def describe(found: dict[str, Any]) -> str:
   """The text of a table's line for the result of `shares`."""
   if found["share"] is None:
     return (
-      "unknown: give --config.data.root, of whose images the sizes are read"
+      "unknown, as it follows from the sizes of the images: give their folder "
+      "as --config.data.root"
     )
   text = f"{found['share']:.1%} of the patches, {found['tflop']:.2f} TFLOP/chip"
   keys = ("images_per_row", "row_tokens")

@@ -242,7 +242,10 @@ def tune(
   mesh = sharding.make_mesh(**vars(settings.mesh), devices=devices)
   sharding.check_batch("batch_size", settings.batch_size, mesh)
   settings = replaced(settings, _fix_rest(settings, mesh))
-  say(f"Compiling up to {most} steps for {topology}; each is kept ...")
+  say(
+    f"Compiling up to {most} variants of the train step for {topology}; each "
+    "result is kept ..."
+  )
   axes = axes_of(settings, len(devices))
   begin = first_choices(settings, axes)
   folder = folder or cache_folder() / "tuned"

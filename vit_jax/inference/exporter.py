@@ -78,9 +78,10 @@ def export_model(
   """
   if isinstance(image_size, str | os.PathLike):
     raise ValueError(
-      f"image_size={os.fspath(image_size)!r}: export_model returns what a file "
-      "holds: pathlib.Path(name).write_bytes(exported.serialize()) writes it, "
-      "and `vit_jax export` does both."
+      f"image_size={os.fspath(image_size)!r}: export_model writes no file, "
+      "and takes no name of one: "
+      "pathlib.Path(name).write_bytes(exported.serialize()) writes what it "
+      "returns, and `vit_jax export` does both."
     )
   check_platforms(platforms)
   check_bytes(params, param_dtype)

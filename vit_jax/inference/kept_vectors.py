@@ -155,7 +155,10 @@ class _Bounded:
   def read(self, size: int = -1) -> bytes:
     """Reads; raises ValueError for more than the limit."""
     if size > self.limit:
-      raise ValueError(f"it claims {size:,} bytes and holds fewer")
+      raise ValueError(
+        f"a part of it claims {size:,} bytes, more than the {self.limit:,} "
+        "that it may have"
+      )
     return self._file.read(size)
 
 

@@ -279,7 +279,8 @@ _hints = functools.cache(typing.get_type_hints)
 # Fields of models in other libraries, and the way to do the same here.
 _ELSEWHERE = {
   **dict.fromkeys(
-    ("image_size", "img_size"), "it follows the images: leave it out."
+    ("image_size", "img_size"),
+    "a model follows the size of its images: leave it out.",
   ),
   **dict.fromkeys(
     ("pretrained", "weights"),
@@ -287,7 +288,8 @@ _ELSEWHERE = {
   ),
   **dict.fromkeys(
     ("device", "device_map"),
-    "JAX chooses: JAX_PLATFORMS=cpu before Python takes the CPU.",
+    "JAX chooses the device; to use the CPU, start Python with "
+    "JAX_PLATFORMS=cpu.",
   ),
 }
 

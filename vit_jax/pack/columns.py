@@ -81,11 +81,11 @@ def _no_labels_message(schema: pa.Schema, numbers: list[str]) -> str:
   candidates = [field.name for field in named]
   if not candidates:
     candidates = [name for name in numbers if class_names(schema, name)]
-  count = "several" if candidates else "none"
+  have = "several of these columns have" if candidates else "none of them has"
   *most, last = [f"--label_column={name}" for name in candidates or ["NAME"]]
   several = f"{', '.join(most)} or " if most else ""
   return (
-    f"{count} of them may hold the classes, by the "
-    f"names {', '.join(_LABELS[:-1])} and {_LABELS[-1]} or as a ClassLabel: "
-    f"say which one does, by {several}{last}."
+    f"{have} one of the names {', '.join(_LABELS[:-1])} and {_LABELS[-1]} or "
+    "the type ClassLabel, which would tell the column of the classes: choose "
+    f"it by {several}{last}."
   )

@@ -251,7 +251,10 @@ def compare_shards(
     if note is None:
       return False, f"{about} is damaged: {_AGAIN}" if about.exists() else None
     if note.plan != plan and not (note.plan is None and trust_older):
-      return False, f"{about} follows an unknown plan: {_AGAIN}"
+      return False, (
+        f"{about} is from a packing of other images or with other flags: "
+        f"{_AGAIN}"
+      )
     if not shard.exists():
       return False, f"{shard} is missing: {_AGAIN}"
     same_length = shard.stat().length == note.bytes

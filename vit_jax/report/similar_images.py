@@ -229,7 +229,9 @@ def _query_vectors(
       by_query[name] = loaded.embed_query(name)[0]
   vectors = [by_query[name] for name in query]
   if len({*map(len, vectors)}) > 1:
-    raise ValueError("--query: images and texts have vectors of other lengths.")
+    raise ValueError(
+      "--query: the vectors of images and of texts differ in length."
+    )
   return nearest.unit(np.stack(vectors))
 
 

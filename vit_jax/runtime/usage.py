@@ -171,7 +171,10 @@ def unknown_flag(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
   near = same or hints.near_names(name, flags_by_name)
   hint = "--help lists those it has."
   if name in DEVICES:
-    hint = "JAX chooses: JAX_PLATFORMS=cpu before the command takes the CPU."
+    hint = (
+      "JAX chooses the device; to use the CPU, write JAX_PLATFORMS=cpu in "
+      "front of the command."
+    )
   elif name in _WEIGHTS and (says := _for_weights(name, takes)):
     hint = says
   elif near:
@@ -203,7 +206,7 @@ def _no_configuration(name: str) -> str:
   hint = "--help lists its flags."
   if own in flags.FLAGS:
     says, *_ = (flags.FLAGS[own].help or "").splitlines()
-    hint = f"its flag --{own} is for: {says}"
+    hint = f"it has the flag --{own}: {says}"
   return f"--{name}: this command takes no configuration; {hint}"
 
 

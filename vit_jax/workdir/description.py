@@ -163,7 +163,9 @@ def verify_digest(description: Any) -> None:
     if key in description and not isinstance(description[key], kind):
       raise ValueError(f"{key} of its description is no {_JSON[kind]}")
   if not all(isinstance(x, int) for x in description.get("files", {}).values()):
-    raise ValueError("files of its description has other values than lengths")
+    raise ValueError(
+      "the files of its description have values that are not lengths"
+    )
 
 
 def check_same_run(
