@@ -81,7 +81,7 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
     f"{root}/test/blue/13.png": ("blue", "red"),
   }
   said = capsys.readouterr().out
-  assert "2 labels of 30 images are contradicted by a probe of the oth" in said
+  assert "2 labels of 30 images are contradicted by a probe that was" in said
   assert "red/3.png: red, perhaps blue" in said
   assert f"the first 2 in {tmp_path / 'i.png'}" in said
   with Image.open(tmp_path / "i.png") as sheet:
@@ -153,8 +153,8 @@ def test_the_commonest_mistake_is_said():
     given, likely, first, images=225, right=0.9
   )
   assert title == (
-    "3 labels of 225 images are contradicted by a probe of the others, which "
-    "answers 90.0% as labelled"
+    "3 labels of 225 images are contradicted by a probe that was fitted to "
+    "other images and agrees with 90.0% of all labels"
   )
   assert "may be right, as hard images are contradicted too: look" in hard
   assert shown == "  a.jpg: steak, perhaps pizza"

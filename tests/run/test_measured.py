@@ -13,7 +13,9 @@ def test_metrics_are_found_by_their_key_or_a_part_of_it():
   assert metrics["eval/top1"] == metrics["top1"] == metrics["accuracy"] == 0.5
   assert (metrics["loss"], metrics["val_loss"]) == (2.0, 2.0)
   assert (metrics["test_loss"], metrics["test/loss"]) == (3.0, 3.0)
-  message = "there is no 'f1'; measured are eval/top1, eval/loss, test/loss"
+  message = (
+    "there is no 'f1'; the measured keys are eval/top1, eval/loss, test/loss"
+  )
   with pytest.raises(KeyError, match=message):
     metrics["f1"]
   assert metrics.get("top1") is None  # As of any dictionary.
@@ -29,7 +31,9 @@ def test_a_history_is_rows_and_columns():
   assert history["loss"] == history["train/loss"] == [2.0, 1.0]
   assert (history["val_loss"], history["accuracy"]) == ([4.0], [0.25])
   assert history["step"] == history.history["step"] == [1, 2]
-  with pytest.raises(KeyError, match="there is no 'val_acc5'; measured are st"):
+  with pytest.raises(
+    KeyError, match="there is no 'val_acc5'; the measured keys are st"
+  ):
     history["val_acc5"]
 
 

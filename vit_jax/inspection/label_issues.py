@@ -248,7 +248,10 @@ def issue_lines(
   `shown` has the first files with both labels, and `images` is the number of
   images. `right` is the share of the images that the probe answers as labelled.
   """
-  answers = f"a probe of the others, which answers {right:.1%} as labelled"
+  answers = (
+    f"a probe that was fitted to other images and agrees with {right:.1%} of "
+    "all labels"
+  )
   if not given:
     return [f"no label of {images:,} images is contradicted by {answers}"]
   count = "1 label" if len(given) == 1 else f"{len(given):,} labels"

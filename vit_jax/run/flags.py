@@ -171,9 +171,9 @@ def flags_of_data(
   """
   flag, text = _kind(data)
   if flag in flag_names:
-    told = f"{data} stands for --{flag}, which is given as well"
+    told = f"{data} stands for --{flag}, which is given as well: leave one out"
     if flag == "config":
-      told += ": leave one out, or name the data by --config.data.name"
+      told += ", or name the data by --config.data.name"
     raise ValueError(f"{told}.")
   flag_words = [f"--{flag}={data}"]
   values = dict(map(key_and_value, (*given_words, *flag_words)))

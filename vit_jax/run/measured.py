@@ -33,7 +33,9 @@ def key_of(name: str, keys: Iterable[str], first: str) -> str:
   for split in splits:
     if split + plain in keys:
       return split + plain
-  raise KeyError(f"there is no {name!r}; measured are {', '.join(keys)}")
+  raise KeyError(
+    f"there is no {name!r}; the measured keys are {', '.join(keys)}"
+  )
 
 
 class Metrics(dict[str, Any]):

@@ -17,7 +17,7 @@ def fit_areas(settings: Any) -> None:
   if settings.min_area >= settings.area:
     raise ValueError(
       f"min_area={settings.min_area} leaves no small crop below "
-      f"area={settings.area}: set it lower."
+      f"area={settings.area}: set min_area below area."
     )
 
 

@@ -106,7 +106,7 @@ def test_the_range_of_values_is_in_mean_and_std(config, mean, std):
     ({"do_pad": True}, "do_pad=True: this is not supported"),
     (
       {"size": {"shortest_edge": 224}},
-      "size=.*: pictures keep their shape then, .* it needs do_center_crop",
+      "size=.*: pictures keep their shapes then, .* it needs do_center_crop",
     ),
     ({**CLIP, "size": {"shortest_edge": 224, "longest_edge": 9}}, "is below a"),
     (

@@ -155,7 +155,7 @@ TAMPERED = [
   (_setting, "10:12", "loss.* differ; the cause may be another setting"),
   (_seed, "10:12", "seed differ; the cause may be another seed"),
   (_row, "9:12", "1 of 3 digests .* step 10 on, where loss .* an edited row"),
-  (_other_checkpoint, "9:12", "checkpoint 8 is not the state after its step"),
+  (_other_checkpoint, "9:12", "checkpoint 8 does not have the digest of"),
 ]
 
 

@@ -481,7 +481,7 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
       {"self_distillation__min_area": 0.5},
       "Ti/4",
       4,
-      "min_area=0.5 leaves no small crop below area=0.32: set it lower",
+      "min_area=0.5 leaves no small crop below area=0.32: set min_",
     ),
     (
       {"self_distillation__mask_from": 0.6},

@@ -43,9 +43,9 @@ def check_timms(config: Mapping[str, Any]) -> None:
   kind = config.get("model_type")
   if kind not in (None, "timm_wrapper"):
     raise ValueError(
-      f"its config.json says model_type={quoted(kind)}, which is not known "
-      "here, or not with arrays whose names are timm's or DINOv2's own: what "
-      "its models compute may differ, so it is not read."
+      f"its config.json says model_type={quoted(kind)}, a type that is not "
+      "known here, or whose arrays are not named as timm or DINOv2 name "
+      "theirs: what its models compute may differ, so it is not read."
     )
 
 

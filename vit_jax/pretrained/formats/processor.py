@@ -236,9 +236,9 @@ def _crop(
       raise _refusal("crop_size", list(cut), needs)
     if cut is None or short < cut[0]:
       needs = (
-        "pictures keep their shape then, and a batch has one, so it needs "
-        f"do_center_crop and a square crop_size, {short} or less, or a height "
-        "and a width"
+        "pictures keep their shapes then, and those of a batch need the same, "
+        f"so it needs do_center_crop and a square crop_size, {short} or less, "
+        "or a height and a width"
       )
       raise _refusal("size", size, needs)
     if (longest := size.get("longest_edge")) is not None:

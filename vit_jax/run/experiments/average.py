@@ -155,10 +155,16 @@ def merge(
     display.note(f"{alike} Wrote {out}.")
     return metrics
   if not ahead:
-    text = "as much as the best of them"
+    text = "as much as the best of the runs"
   else:
-    text = f"{ahead if better > 0 else ahead.replace('more', 'less')} the best"
-  display.note(f"On the evaluation split that chose it, {text}. Wrote {out}.")
+    text = (
+      f"{ahead if better > 0 else ahead.replace('more', 'less')} the best of "
+      "the runs"
+    )
+  chosen = " that chose it" if greedy or walk else ""
+  display.note(
+    f"On the evaluation split{chosen}, the average scores {text}. Wrote {out}."
+  )
   return metrics
 
 

@@ -260,13 +260,13 @@ def _differences(
   differ = {s: keys for s, keys in differ.items() if keys}
   texts = []
   if differ.pop(start, None):
-    texts.append(f"checkpoint {start} is not the state after its step")
+    texts.append(f"checkpoint {start} does not have the digest of its step")
   if differ:
     step, keys = next(iter(differ.items()))
     fits = (k for k in _CAUSES if any(key.startswith(k) for key in keys))
     cause = _CAUSES[[*fits][-1]]
     if len(differ) == 1 and step != max(rows):
-      cause = "an edited row, as the later ones are the same"
+      cause = "an edited row of digests, as the later rows agree"
     texts.append(
       f"{len(differ)} of {len(rows)} digests differ, from step {step:,} on, "
       f"where {', '.join(keys)} differ; the cause may be {cause}"

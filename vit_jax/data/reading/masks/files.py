@@ -121,7 +121,7 @@ def no_numbers_message(path: bytes, mode: str) -> str:
   return (
     f"{text(path)} has the mode {mode}: a mask has one number for each pixel, "
     "the index of its class, or colours that classes.txt beside the images "
-    "names, a class and its colour in a line, as in road 128 64 128."
+    "lists, in lines of a class and its colour, as in road 128 64 128."
   )
 
 
