@@ -68,7 +68,7 @@ def test_without_a_folder_the_share_is_unknown(config):
   config.data.root = None
   config.data.name = "imagenet2012"
   found = padding.shares(read(config), SIZE, None, tflop=2.0)
-  assert padding.describe(found).startswith("unknown: give --config.data.root")
+  assert padding.describe(found).endswith("folder as --config.data.root")
 
 
 def test_a_prediction_counts_the_patches_of_a_row(config):

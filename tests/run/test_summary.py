@@ -104,7 +104,7 @@ def test_frozen_layers_of_random_weights_are_told(config):
   assert rows["training"].startswith("the head alone")
   assert "the other layers keep their random weights" in rows["training"]
   config.model.variant = None
-  with pytest.raises(ValueError, match="give published weights, as in --pret"):
+  with pytest.raises(ValueError, match="name published weights, as in --pret"):
     make_plan(read(config))
 
 

@@ -93,7 +93,7 @@ def test_what_is_unknown_is_nan_and_said(tmp_path):
   unknown, said = opened()
   np.testing.assert_array_equal(unknown, DEPTH == 0)
   assert "0 is taken for unknown depth (8.3% of the pixels)" in said
-  assert "data.target_scale=0.001 takes millimetres" in said
+  assert "data.target_scale=0.001 turns millimetres" in said
   unknown, said = opened(unknown="none", target_scale=0.001)
   assert not unknown.any() and "0 is" not in said and "millimetres" not in said
   second = int(DEPTH[1, 1])
@@ -223,7 +223,7 @@ def test_numbers_of_another_name_are_told_to_rename_their_folder():
   said = PIXEL_NUMBERS.about_other_names(("depth",), new=True)
   with pytest.raises(
     ValueError,
-    match="^it has 1 target and .* alone has disparity. .* rename it to depth",
+    match="^it has 1 target and .* alone has disparity. .* rename the folder to",
   ):
     check_same_classes(
       ("depth",), "it", ("disparity",), "that", said, PIXEL_NUMBERS

@@ -384,7 +384,7 @@ def test_few_pairs_are_told_of_a_frozen_image_tower(photos, monkeypatch):
   plan = make_plan(read(c))
   says = (
     f"{len(plan.source)} images are few: --config.pairs.image=frozen trains "
-    "the text tower alone, which takes a third of the work"
+    "the text tower alone, which takes a third of the work in the image tower"
   )
   rows = header(plan, "runs/x")
   assert ("training", "the image and the text towers") in rows

@@ -155,7 +155,7 @@ def test_a_distance_on_an_edge_belongs_below(place):
 @pytest.mark.parametrize(
   "name, message",
   [
-    ("label_azimuth", "no such label; it has label_orientation, and the rules"),
+    ("label_azimuth", "no such label; it has label_orientation, and the label"),
     ("objects", "no such label"),
     ("label_orientation/many", "no such label"),
     ("label_orientation/41", "has 40 classes, which make 2 to 40 groups"),
