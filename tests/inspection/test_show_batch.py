@@ -127,7 +127,7 @@ def test_a_loaded_model_has_no_images():
 def test_settings_of_a_table_are_said_as_they_are_given(tmp_path):
   table = tmp_path / "tags.csv"
   table.write_text("file,red,blue\na.png,1,?\nb.png,0,1\n")
-  said = r'as in vit_jax\.DataSettings\(label_columns="red"\); a line says'
+  said = r'as in vit_jax\.DataSettings\(label_columns="red"\); a line then'
   with pytest.raises(ValueError, match=said):
     vit_jax.show_batch(table)
 

@@ -112,7 +112,7 @@ def test_names_decide_between_columns_that_both_fit(folder):
     (
       "photo,kind,place",
       "s{k:02}.png,v{k},same",
-      "label_columns='place'; the run says whether .* --config.data.task choo",
+      "label_columns='place'; a line then says .* --config.data.task choo",
     ),
     ("s00.png,cat", "s{k:02}.png,dog", "a first line such as file,label has"),
     ("s00,cat", "s{k:02},dog", "a first line such as file,label has"),

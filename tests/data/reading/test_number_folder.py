@@ -223,7 +223,7 @@ def test_numbers_of_another_name_are_told_to_rename_their_folder():
   said = PIXEL_NUMBERS.about_other_names(("depth",), new=True)
   with pytest.raises(
     ValueError,
-    match="^it has 1 target and .* alone has disparity. .* rename the folder to",
+    match="^it has 1 target and .* alone has disparity. .* rename the folder",
   ):
     check_same_classes(
       ("depth",), "it", ("disparity",), "that", said, PIXEL_NUMBERS

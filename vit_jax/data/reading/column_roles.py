@@ -294,8 +294,8 @@ def _label_columns(
     place,
     f"has no column {columns[0]!r}, and several that may be it: "
     f"{list_columns(others)}. Name the one to learn, as in "
-    f"--config.data.label_columns={as_text([example])!r}; the run says "
-    "whether it learns its cells as classes or as numbers, and "
+    f"--config.data.label_columns={as_text([example])!r}; a line then says "
+    "whether its cells are learned as classes or as numbers, and "
     "--config.data.task chooses",
   )
   raise AssertionError
