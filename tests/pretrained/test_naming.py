@@ -154,7 +154,9 @@ def of_dinov2(name):
 def test_tipsv2_is_not_taken_for_dinov2(tmp_path):
   path = renamed(tmp_path, DINOV2, as_dinov2)
   (tmp_path / "config.json").write_text('{"model_type": "tipsv2_vision_model"}')
-  with pytest.raises(ValueError, match="'tipsv2_vision_model', which is not k"):
+  with pytest.raises(
+    ValueError, match="'tipsv2_vision_model', a type that is not k"
+  ):
     open_checkpoint(path)
 
 

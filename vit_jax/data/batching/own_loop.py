@@ -107,7 +107,7 @@ def open_data(
   chosen = transform or kind()
   if not isinstance(chosen, kind):
     raise ValueError(
-      f'transform must be a {kind.__name__} for the split "{split}".'
+      f'transform of the split "{split}" must be {kind.__name__}.'
     )
   if isinstance(chosen, EvalTransformSettings):
     images = make_eval_transform(image_size, chosen, image_spec)
