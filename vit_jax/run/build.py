@@ -386,13 +386,13 @@ def build_model(
     return task.adapted(
       transfer.adapt_model(start, class_names, fields, **keep)
     )
-  if "variant" not in fields and settings.optimizer.freeze_layers:
-    raise ValueError(
-      "the run trains only the head or the last layers, and "
-      "config.pretrained, which gives the weights of the other layers, is not "
-      "set: name published weights, as in --pretrained hf_s14_dinov2."
-    )
   if "variant" not in fields:
+    if settings.optimizer.freeze_layers:
+      raise ValueError(
+        "the run trains only the head or the last layers, and "
+        "config.pretrained, which gives the weights of the other layers, is "
+        "not set: name published weights, as in --pretrained hf_s14_dinov2."
+      )
     raise ValueError(
       "model.variant is not set: set it, as in --config.model.variant=B/16, or "
       "--config.pretrained=CHECKPOINT."
