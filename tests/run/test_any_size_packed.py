@@ -237,7 +237,7 @@ def test_the_header_says_how_images_share_rows(config):
   plan = make_plan(read(config))
   ((_, text),) = [row for row in header(plan, "w") if row[0] == "images"]
   start = "and packed into rows of 15 patches that 2 images share on average; "
-  assert start in text and "would be in a row for each image" in text
+  assert start in text and "would be with a row for each image" in text
   config.data.update(images_per_row=2, row_tokens=12, min_tokens=None)
   ((_, text),) = [
     row for row in header(make_plan(read(config)), "w") if row[0] == "images"

@@ -31,8 +31,9 @@ _KEPT = (
 def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   """The settings of a resumed run: some keys keep the value that was saved.
 
-  A key that the command does not set keeps it if its default has changed since
-  the run began, or if it is in `_KEPT`. `saved` is the run's description.
+  A key keeps it if it is in `_KEPT` and None now, or if it has its default now
+  and had that of an older version in the run. An old `mesh.fsdp` that does not
+  divide the devices is not kept. `saved` is the run's description.
   """
   old, before, default, now = (
     flat(to_dict(s))
@@ -64,8 +65,9 @@ def with_sides(settings: Settings, train: Source) -> Settings:
 def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
   """The settings, with a batch that is no larger than the training split.
 
-  If no such batch splits over the devices, or holds all `repeats` of an image,
-  the settings stay as they are, and a later check refuses them.
+  A line says so if the batch gets smaller. If no smaller batch splits over the
+  devices, or it would have fewer examples than an image has `repeats`, the
+  settings stay as they are, and a later check refuses them.
   """
   size = settings.batch_size
   shards = sharding.batch_shards(mesh) * settings.parts
@@ -83,7 +85,7 @@ def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
 
 
 def absolute_places(settings: Settings) -> dict[str, str]:
-  """The paths of the data by key, made absolute unless they are addresses."""
+  """The paths in `settings.data` by field, absolute unless addresses."""
   places = {}
   for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
     if path := getattr(settings.data, key):

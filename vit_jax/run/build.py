@@ -37,7 +37,8 @@ if TYPE_CHECKING:
   from vit_jax.data.batching.packing import Packing
   from vit_jax.pretrained.loaded import Loaded
 
-# Fields that may differ between a run and the checkpoint it starts from.
+# Fields of a model in which a run may differ from the checkpoint it starts
+# from; they do not change how the checkpoint itself is opened.
 _FREE_FIELDS = (
   "num_classes",
   "representation_size",
@@ -53,8 +54,10 @@ def open_start(settings: Settings, task: Task) -> "Loaded":
 
   Fields set in `settings.model` override those that the format records. With
   `transfer.keep_head`, a task without answers keeps its own parts, such as a
-  decoder; `Task.keeps_parts` tells which tasks always do. Raises ValueError if
-  there is no such checkpoint, or the settings name a variant as well.
+  decoder; `Task.keeps_parts` tells which tasks always do. For a task that reads
+  texts, the parameters include those of the text tower, if there is one. Raises
+  ValueError if there is no such checkpoint, or the settings name a variant as
+  well.
   """
   assert settings.pretrained
   if settings.model.variant:
@@ -92,8 +95,10 @@ def start_leaves(
 ) -> Iterator[tuple[str, np.ndarray]]:
   """The parameters of a run's model that a checkpoint gives, by path.
 
-  Their paths and shapes are those of the model without `scan`. Raises
-  ValueError as `transfer.leaves`.
+  Their paths and shapes are those of the model without `scan`. `interpolation`
+  is the method for position embeddings; None takes that of `start`. Parts that
+  serve only the task, such as the head, are left out unless `keep_head` is set.
+  Raises ValueError as `transfer.leaves`.
   """
   from vit_jax.pretrained import transfer
 
@@ -117,8 +122,10 @@ def start_fields(settings: Settings) -> dict[str, Any]:
 def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
   """Fills in the settings that are left to the preprocessing of a checkpoint.
 
-  Raises ValueError if neither the settings nor a checkpoint give the image
-  size, or a mean and a standard deviation for each channel.
+  `start` is that preprocessing, or None without a checkpoint. Raises ValueError
+  if neither the settings nor a checkpoint give the image size, or a mean and a
+  standard deviation for each channel; if `cut_from` is smaller than the image
+  size; or if other settings do not fit the number of channels.
   """
   start = start or Preprocessing(None)
   size, cut_from = settings.image_size or start.size, settings.cut_from
@@ -145,7 +152,9 @@ def _normalization(
 ) -> NormalizationSettings:
   """The normalisation, with the checkpoint's values where none are set.
 
-  Raises ValueError if it does not have a value for each channel.
+  Raises ValueError if it does not have a value for each channel, `data.bands`
+  has another number of names, or the augmentation needs colours that the images
+  do not have.
   """
   own_values = settings.normalization
   bands = settings.data.band_names
@@ -175,7 +184,8 @@ def make_preprocessing(
 ) -> Preprocessing:
   """The preprocessing of a run whose settings are resolved.
 
-  With `data.tokens`, the size of a patch is that of the model.
+  With `data.tokens`, `model` gives the size of a patch; without a model, images
+  are prepared in one size. The model also tells whether images may lack bands.
   """
   fields: Any = {**vars(settings.normalization), "cut_from": settings.cut_from}
   fields["bands"] = settings.data.band_names
@@ -292,11 +302,11 @@ def with_text_setup(
 
 
 def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
-  """Raises ValueError if settings contradict each other, or lack a library.
+  """Raises ValueError if settings contradict each other or need other ones.
 
-  Keys that need another key are checked only in a new run, since a run of an
-  older version may have set them. Lines on deprecated keys, too, are printed
-  only for a new run.
+  It does so, too, if a library that they need is not installed. Keys that need
+  another key are checked only in a new run, since a run of an older version may
+  have set them. Lines on deprecated keys, too, are printed only for a new run.
   """
   if is_new:
     check_needs(settings)
@@ -318,7 +328,7 @@ def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
 
 
 def _check_repeats(settings: Settings) -> None:
-  """Raises ValueError if all examples of a batch would be of one image."""
+  """Raises ValueError if a batch is too small for all repeats of an image."""
   repeats, size = settings.train_transform.repeats, settings.batch_size
   if repeats > size:
     raise ValueError(
@@ -407,6 +417,9 @@ def build_model(
 
 
 def parts_of(model: Model, image_shape: tuple[int, int, int]) -> Parts:
-  """The parts of a model, taken from its parameters if it lists no parts."""
+  """The parts of a model, taken from its parameters if it lists no parts.
+
+  `image_shape` is the height, the width and the channels of an image.
+  """
   init = make_params_init(model, image_shape)
   return Parts.of(model, lambda: jax.eval_shape(init, jax.random.key(0)))

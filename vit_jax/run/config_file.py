@@ -20,7 +20,7 @@ from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 
 ALL_KEYS = "`vit_jax train --help=all` lists the keys."
 FOR_CLASSES = "image_folder"
-"""The configuration for a folder, or a file of labels, without weights."""
+"""The configuration that learns classes without published weights."""
 CONTINUE = "continue"
 """The argument of configurations that go on with published weights."""
 
@@ -75,8 +75,9 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
 def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   """Calls `get_config` of a file that was loaded.
 
-  Raises ValueError with one line if it has a mistake, or an argument is given
-  and it takes none.
+  Raises ValueError with one line if it has a mistake, if an argument is given
+  and it takes none, or if it is a study and the argument names none of its
+  rows.
   """
   try:
     _check_argument(path, module, *argument)

@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 # Tasks whose head reads the features of a pretrained encoder.
 _DEPTH = "dense_regression"
 _ON_FEATURES = ("segmentation", _DEPTH)
-# Configurations for which keys are set by the number of images.
+# Configurations for which the number of images decides some keys.
 GOING_ON = f"dino:{CONTINUE}"
 _PAIRS = "pairs"
+
 _TASK = "data.task"
-# The configurations for classes smooth labels, which these tasks cannot do.
+# The configurations for classes smooth labels, and these tasks refuse the key.
 _SMOOTHING = "loss.label_smoothing"
 _UNSMOOTHED = ("multilabel", "regression")
 # Keys, besides those of the tasks' sections, that say what is learned.
 _SAYS = (_TASK, "data.labels")
 # Keys of `data` that say how a file of labels is read.
 _COLUMNS = ("root", "file_column", "label_columns", "group_column")
-# Beginnings of the keys of tasks that the data's own labels may tell.
+# Beginnings of the keys of those tasks that `recognise` can tell from the data.
 _TOLD = tuple(
   f"{section}." for section in SECTIONS if section in LABELLED_TASKS
 )
@@ -64,7 +65,7 @@ def suited(
   said = [
     key for key in values if key in _SAYS or key.startswith(_SECTION_STARTS)
   ]
-  # A key of such a task does not decide that the data are for this task.
+  # A key of a task in `_TOLD` does not decide the task: the data do.
   if all(key.startswith(_TOLD) or key == _TASK for key in said):
     # Imported here so that --help answers at once.
     from vit_jax.data.reading import recognise

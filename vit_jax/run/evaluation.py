@@ -45,9 +45,10 @@ class RunEvaluation:
 
   The settings are resolved, the task has its facts, and the stream is that of
   the evaluation split. After a call, `chance` is the score of giving one answer
-  for all examples, if the task knows it, and `warnings` are those of the
-  outcome. `folds` are the metrics of the linear probe that the head started
-  from, if there was one. `probe_splits` are the data of the probes.
+  for all examples, if the task knows it, and `warnings` are lines on what went
+  wrong in the evaluation or in a probe. `folds` are the metrics of the linear
+  probe that the head started from, if there was one. `probe_splits` are the
+  data of the probes.
   """
 
   settings: Settings
@@ -88,7 +89,7 @@ class RunEvaluation:
 
   @property
   def probe(self) -> Score | None:
-    """The score of features that a probe measures; None without probes."""
+    """The score of the features by the first probe; None without probes."""
     scores = (*PROBES, SINCE_START)
     return next((s for s in scores if s.split in self._probes), None)
 
@@ -179,7 +180,10 @@ def make_kept_neighbours(
   preprocessing: Preprocessing,
   splits: Splits,
 ) -> ProbeMetrics:
-  """Makes the comparison with the published weights that a run began with."""
+  """Makes the comparison with the published weights that a run began with.
+
+  It measures how many of an image's nearest neighbours are the same by both.
+  """
   from vit_jax.tasks.probes.start import KeptNeighbours
 
   def start() -> tuple[Model, Any]:
@@ -232,9 +236,9 @@ def make_neighbours(
 def probe_data(settings: Settings, splits: Splits) -> tuple[Settings, Splits]:
   """The settings and the splits of the probes' data, if a run has probes.
 
-  A run without probes gets both back unchanged. If `fewshot.data` has neither a
-  name nor a root, the run's own two splits are used; if it has no `data_dir`,
-  the run's is used.
+  A run without probes gets both back unchanged. If `fewshot.data` has no name,
+  root or dir, the run's own two splits are used; if it has no `data_dir`, the
+  run's is used.
   """
   own_data = settings.fewshot.data
   if not (own_data.name or own_data.photographs) or not _makers(settings):
@@ -255,7 +259,7 @@ def make_few_shot(
 ) -> ProbeMetrics:
   """Makes the few-shot evaluation of a run, on the data of the settings.
 
-  The task may have several models probed. All but the first add only their
+  If the task names several models to probe, all but the first add only their
   top-1.
   """
   from vit_jax.tasks.probes.few_shot import FewShot

@@ -31,28 +31,28 @@ def open_extras(
   settings: Settings,
   model: Model,
   mesh: Mesh,
-  loaded: Loaded | None,
+  teacher: Loaded | None,
   start: Loaded | None,
   saved: Saved,
 ) -> Extras:
   """Reads the weights that the run uses but does not train.
 
-  The settings are resolved, and `loaded` is the teacher, if there is one.
-  `start` is the checkpoint that a new run starts from, and `saved` the
-  description of a resumed run. Raises ValueError if the base of a resumed run
-  is gone or has changed.
+  The settings are resolved. `start` is the checkpoint that a new run starts
+  from, and `saved` the description of a resumed run. Raises ValueError if the
+  base of a resumed run is gone or has changed, or the run began without LoRA
+  and the settings ask for it.
   """
-  shapes = shapes_of_extras(settings, model, loaded, mesh)
+  shapes = shapes_of_extras(settings, model, teacher, mesh)
   (frozen_shapes,) = shapes.frozen_params
   params, sources = {}, {}
   if settings.lora.rank:
     params["base"], sources["base"] = _read_base(
       settings, model, frozen_shapes["base"], start, saved
     )
-  if loaded is not None:
+  if teacher is not None:
     teacher_shapes = frozen_shapes["teacher"]
     params["teacher"], sources["teacher"] = _read_teacher(
-      loaded, teacher_shapes
+      teacher, teacher_shapes
     )
   return dataclasses.replace(shapes, frozen_params=(params,), sources=sources)
 
@@ -109,7 +109,8 @@ def check_teacher(
   """Raises ValueError if a teacher does not fit student, images or loss.
 
   The settings are resolved. If the student learns the teacher's features, only
-  the images have to fit.
+  the images have to fit. Without `class_names`, only the number of classes is
+  compared.
   """
   source = settings.distill.teacher
   kind = settings.loss.kind
@@ -150,7 +151,7 @@ def check_teacher(
 
 
 def _teacher_of(loaded: Loaded, settings: Settings, dtype: Any) -> Teacher:
-  """A teacher without its parameters, which computes in this type."""
+  """A teacher without its parameters, which computes in `dtype`."""
   images = loaded.preprocessing
   return Teacher(
     loaded.model.clone(dtype=dtype),
@@ -185,14 +186,14 @@ def with_teacher(
 
 
 def _shapes_of_teacher(loaded: Loaded, mesh: Mesh, dtype: Any) -> Any:
-  """Shapes and shardings of the parameters of a teacher of this type."""
+  """Shapes and shardings of a teacher's parameters; it computes in `dtype`."""
   model = loaded.model.clone(dtype=dtype)
   init = make_params_init(model, loaded.preprocessing.image_shape)
   return sharding.array_shapes(init, mesh)
 
 
 def _read_teacher(loaded: Loaded, shapes: Any) -> tuple[Any, dict[str, Any]]:
-  """The teacher's arrays on the devices, and its record."""
+  """The teacher's arrays on the devices, and its record by `pinned.record`."""
   digests: dict[str, str] = {}
   leaves = pinned.with_digests(loaded, digests).read()
   params = _place_arrays(leaves, shapes, Parts.of(loaded.model, shapes))
@@ -206,9 +207,10 @@ def _read_base(
   start: Loaded | None,
   saved: Saved,
 ) -> tuple[Any, dict[str, Any]]:
-  """The base's arrays on the devices, and its record.
+  """The base's arrays on the devices, and its record by `pinned.record`.
 
-  Raises ValueError if the run was begun without LoRA, or as `open_base`.
+  Raises ValueError if a resumed run was begun without LoRA, if the base's
+  arrays have changed since it began, or as `open_base`.
   """
   fields = build.start_fields(settings)
   if start is None:

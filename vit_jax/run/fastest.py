@@ -4,7 +4,7 @@
 has a row for each chip, model, number of tokens, and number of images on a
 device that was searched. Its times are the TPU compiler's estimates, in
 Mcycles, of the plain supervised step in bfloat16 with Adam and without dropout.
-A new run that sets none of these keys takes the values of its row.
+A new run that sets none of the keys in `KEYS` takes the values of its row.
 """
 
 import csv
@@ -95,8 +95,9 @@ def row_of(
 ) -> Row | None:
   """The row of a run whose settings are resolved; None if there is no row.
 
-  All rows are for models trained as a whole, by Adam, without a teacher, with a
-  loss that an example has by itself.
+  All rows are for models trained as a whole (without LoRA or frozen layers), by
+  Adam, without a teacher, with a loss that does not couple the examples of a
+  batch.
   """
   chip, optimizer = chip_of(devices[0]), settings.optimizer
   differs = settings.lora.rank or settings.distill.teacher
@@ -132,8 +133,8 @@ def chosen(
 ) -> Settings:
   """The settings with the values of their row.
 
-  They stay as they are if they set one of its keys, or there is no row for
-  them.
+  They stay as they are if they set a key in `KEYS` or of the mesh, if
+  LIBTPU_INIT_ARGS sets the scoped VMEM, or if there is no row for them.
   """
   is_set = (
     settings.accumulation_steps is not None

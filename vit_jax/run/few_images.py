@@ -10,7 +10,7 @@ import contextlib
 import pathlib
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from ml_collections import ConfigDict
 
@@ -20,6 +20,9 @@ from vit_jax.runtime import checks, hints
 from vit_jax.runtime.printable import counted
 from vit_jax.runtime.settings import UNITS, flat, types_of
 from vit_jax.tasks.table import SECTIONS, labels_of
+
+if TYPE_CHECKING:
+  from vit_jax.data.reading.sources import Splits
 
 FEW = 1_000  # Fewer training images count as few; VTAB-1k's tasks have 1,000.
 ENOUGH = 10_000  # With so many images, training a new encoder may be tried.
@@ -42,13 +45,13 @@ _TEXT_FAMILIES = (
   "TIPSv2",
 )
 _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
-# The momentum that leaves 5 % of the first weights in the average of a run: the
-# product over its steps of the decays, which rise to 1 along a cosine, is about
-# exp(-(1 - momentum) steps / 2).
+# A momentum of 1 - _MOMENTA / steps leaves 5 % of the first weights in the
+# average of a run: the product over its steps of the decays, which rise to 1
+# along a cosine, is about exp(-(1 - momentum) steps / 2).
 _MOMENTA = 6.0
 _LEAST_MOMENTUM = 0.9
-# An epoch has at least so many steps, unless batches of `_LEAST_BATCH` images
-# or less would be needed for it.
+# An epoch has at least so many steps, unless that would need batches of fewer
+# than `_LEAST_BATCH` images.
 _STEPS_AN_EPOCH = 4
 _LEAST_BATCH = 8
 # Keys that decide how many steps a run has.
@@ -74,8 +77,8 @@ def fine_tuning(
 
   Args:
     values: The values on the command line, as text, by dotted key.
-    workdir: The run's folder. If the run has begun, its choices are kept, even
-      if the weights are no longer there.
+    workdir: The run's folder. A run that began without a probe goes on without
+      one, and one whose weights are no longer there keeps its pooling.
   """
   count = None
   task = values.get("data.task", "classification")
@@ -97,8 +100,9 @@ def continued(
 ) -> tuple[dict[str, str], str]:
   """The keys that `dino:continue` sets for these images, and why.
 
-  Returns keys with their values, and the reason, a part of a sentence. A run
-  that has begun keeps its values.
+  Returns keys with their values, and the reason, a part of a sentence. Both are
+  empty if the data cannot be opened. If the run has begun with other values
+  than those of the configuration, it keeps them.
 
   Args:
     values: The values on the command line, as text, by dotted key.
@@ -134,11 +138,12 @@ def continued(
 def with_depth_head(
   values: Mapping[str, str], workdir: str = ""
 ) -> tuple[dict[str, str], str]:
-  """The keys with which a run goes on with a depth head, and why.
+  """The keys with which a run trains the depth head of its weights, and why.
 
   There are none if `pretrained` is no folder of a model for depth, or the user
-  chooses another head. Returns keys with their values, and the reason, a part
-  of a sentence. A run that has begun keeps its values.
+  sets the head, its layers or its size. Returns keys with their values, and the
+  reason, a part of a sentence, or "" if there are no keys or the run has begun.
+  A run that has begun keeps its values.
   """
   from vit_jax.pretrained.folder import depth_head
   from vit_jax.tasks.dense_regression.settings import DINOV2
@@ -169,7 +174,8 @@ def paired(
 
   With a published encoder of images alone, few pairs train only the new text
   tower (LiT, arXiv:2111.07991). Returns keys with their values, and the reason,
-  a part of a sentence. A run that has begun keeps its values.
+  a part of a sentence, or "" without keys. A run that has begun keeps its
+  values.
 
   Args:
     values: The values on the command line, as text, by dotted key.
@@ -214,10 +220,11 @@ def _has_texts(source: str) -> bool:
 def choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
-  """The choices that the number of images decides.
+  """The choices that the number of images decides for `dino:continue`.
 
   Each is a dictionary of keys with their values, and the reason. `config` is
-  updated: it gets the run's length and the batch size.
+  updated: it gets the run's length and the batch size that `values` or a choice
+  set.
   """
   from vit_jax.run.settings import read
 
@@ -247,7 +254,10 @@ def choices_of_count(
 
 
 def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
-  """The values of a begun run that differ from its configuration."""
+  """The values of the keys in `_FITTED` in which a begun run differs.
+
+  They differ from those of `config`. The result is {} if no run has begun.
+  """
   from vit_jax.workdir.checkpoint import begun_config
 
   begun = begun_config(workdir)
@@ -268,7 +278,8 @@ def _batch(usual: int, count: int) -> int:
 def _lengths(config: ConfigDict, values: Mapping[str, str]) -> dict[str, Any]:
   """The length of the run and its batch size, as far as they are given.
 
-  Values that are not positive numbers are left out; the run refuses them.
+  If the length is given, its other units are 0. Values that are not positive
+  numbers are left out; the run refuses them.
   """
   from vit_jax.run.config_file import other_units
 
@@ -289,7 +300,7 @@ def _not_given(
   return {key: value for key, value in chosen.items() if key not in values}
 
 
-def _total(splits: Any) -> int:
+def _total(splits: "Splits") -> int:
   """The number of images of all splits."""
   opened = (splits.train, splits.eval, splits.test)
   return sum(len(split) for split in opened if split is not None)
@@ -332,7 +343,7 @@ def _count(values: Mapping[str, str], task: str) -> int | None:
   return None
 
 
-def _splits(values: Mapping[str, str], *, labels: bool) -> Any:
+def _splits(values: Mapping[str, str], *, labels: bool) -> Optional["Splits"]:
   """The splits, with labels or without; None if they cannot be opened."""
   from vit_jax.data.reading.sources import open_splits
 
@@ -342,7 +353,7 @@ def _splits(values: Mapping[str, str], *, labels: bool) -> Any:
 
 
 def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
-  """The settings of the data, from those on the command line that are texts."""
+  """The settings of the data, from the command line's keys of type `str`."""
   texts: dict[str, Any] = {
     name: values[f"data.{name}"]
     for name, kind in types_of(DataSettings).items()
@@ -352,7 +363,10 @@ def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
 
 
 def _pooling(source: str, workdir: str) -> str | None:
-  """The pooling for a head on these weights; None means the weights' own."""
+  """The pooling for a head on these weights; None means the weights' own.
+
+  If the weights are no longer there, it is that of the run in `workdir`.
+  """
   from vit_jax.pretrained.folder import probe_pooling
 
   with contextlib.suppress(ValueError, OSError):  # The run itself says why.

@@ -77,7 +77,7 @@ def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
   is neither a flag nor its value. All flags have to be defined before. In the
   result, `--config` comes before its keys. The result has to replace the words
   in `sys.argv`, where `config_flags` looks for the keys. Raises ValueError if
-  DATA is none of these, or if a setting is given twice.
+  DATA is none of these, if there are two of it, or if a setting is given twice.
 
   Args:
     words: The command line, without the name of the program.
@@ -242,8 +242,8 @@ def key_and_value(word: str) -> tuple[str, str]:
 def _run_folder(sources: Sequence[str]) -> str:
   """The workdir for data or a configuration, and weights if there are any.
 
-  The names of older runs have the endings of files. If there is such a run, its
-  folder is returned.
+  Runs of older versions have names with the endings of files. If there is such
+  a run, its folder is returned.
   """
   names = [_run_name(source) for source in sources]
   former = os.path.join("runs", "_".join(names))
@@ -253,7 +253,7 @@ def _run_folder(sources: Sequence[str]) -> str:
 
 
 def _run_name(source: str) -> str:
-  """The name of data, a configuration or weights, with a file's ending."""
+  """The name of data or weights with its ending, or of a configuration."""
   path = os.path.abspath(source)
   if "://" in source:  # The query, after a "?", may be secret.
     path = source.partition("?")[0].rstrip("/")

@@ -231,7 +231,8 @@ def find_lr(
 ) -> Found:
   """Finds a learning rate; the arguments are those of `vit_jax.find_lr`.
 
-  Raises ValueError if one of them is wrong or missing, and as `lr_range`.
+  Raises ValueError if one of them is wrong or missing, and as
+  `lr_range.find_lr`.
   """
   values = _values(pretrained, settings)
   may_lower_batch = "batch_size" not in values
@@ -278,7 +279,7 @@ def _source_of(loaded: Loaded) -> str:
   """
   source = loaded.origin.source
   step: dict[str, Any] = {} if loaded.step is None else {"step": loaded.step}
-  # No line says which vector a run without its own pooling would read.
+  # With `reads_patches`, no line says which vector stands for an image.
   saved = open_checkpoint(source, reads_patches=True, **step)
 
   def what(one: Loaded) -> Any:
@@ -379,7 +380,9 @@ def _parse_value(default: Any, text: str) -> Any:
 def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
   """The settings of a configuration with these values.
 
-  Raises ValueError if a value is not of the kind of its key, or out of range.
+  If worker processes would rerun the script that calls this, the number of
+  workers is 0 unless it is set, and a line says so. Raises ValueError if a
+  value is not of the kind of its key, or out of range.
   """
   if isinstance(config, str | os.PathLike):
     config = load_config(os.fspath(config))

@@ -37,9 +37,9 @@ def train(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Trains a model and returns the last state and the last evaluation.
 
-  All output goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`
-  and TensorBoard files. If it holds checkpoints of these settings, the run is
-  resumed.
+  All output goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`,
+  `log.txt` and TensorBoard files. If it holds checkpoints of these settings,
+  the run is resumed.
 
   Args:
     settings: The run's settings, from `run.settings.read(config)`.
@@ -58,7 +58,8 @@ def train(
       the last finite state is saved, and the steps are written to a file.
     DivergedError: at the end of a run that has diverged; it is saved as any
       other.
-    OSError: if the last checkpoint could not be saved.
+    OSError: if the last checkpoint could not be saved, or another run has taken
+      the folder over.
   """
   spent = Stopwatch()
   bucket.check(workdir, writes=True)
@@ -204,8 +205,8 @@ def _best_and_first(
 ) -> tuple[tuple[int, str] | None, dict[str, Any]]:
   """The step and score of the best checkpoint, and the metrics of step 0.
 
-  The first result is None if the best checkpoint is the last one. The second is
-  empty if nothing was measured before the first step.
+  The first result is None if the best checkpoint is the last one, or there is
+  none. The second is empty if nothing was measured before the first step.
   """
   checkpoints.wait()
   rows = metrics_so_far(checkpoints.folder)
@@ -224,7 +225,8 @@ def _test(
 ) -> dict[str, Any] | None:
   """Measures and writes the metrics of the test split.
 
-  The result is None if the run has no test split, or that fails.
+  The result is None if the run has no test split, or a file cannot be read. A
+  line says if that, or the writing, fails.
   """
   if plan.splits.test is None:
     return None

@@ -56,13 +56,16 @@ class Outputs:
   meter: Meter
 
   def write(self, step: int, row: dict[str, Any]) -> None:
-    """Writes a row of metrics; the run does not stop for a failure."""
+    """Writes a row of metrics, with the seconds spent on each kind of work.
+
+    The run does not stop for a failure.
+    """
     with optional_write(self.display, f"step {step:,}: the metrics", _GOES_ON):
       self.writer.write(step, row | self.spent.row())
 
   def write_images(self, step: int, images: Mapping[str, Any]) -> None:
-    """Writes pictures by their names."""
-    with optional_write(self.display, f"step {step:,}: the metrics", _GOES_ON):
+    """Writes pictures by their names; the run does not stop for a failure."""
+    with optional_write(self.display, f"step {step:,}: the pictures", _GOES_ON):
       self.writer.write_images(step, images)
 
   def list_unreadable(self, plan: Plan, batches: BatchIterator) -> None:
@@ -72,7 +75,11 @@ class Outputs:
         self.display.note(keep_unreadable(self.checkpoints.folder, images))
 
   def time_spent(self) -> dict[str, float] | None:
-    """The run's `time_spent`; None if its files cannot be read."""
+    """The seconds that the run spent on each kind of work.
+
+    The result is None if the run's files cannot be read, or as
+    `meter.time_spent`.
+    """
     folder = self.checkpoints.folder
     with contextlib.suppress(OSError):
       rows = read_metrics(folder).rows
@@ -80,7 +87,10 @@ class Outputs:
       return time_spent(rows, starts, self.spent.row())
 
   def close(self, kind: Any, *_: Any) -> None:
-    """Closes the metrics; a failure does not change the run's result."""
+    """Closes the metrics; a failure does not change the run's result.
+
+    `kind` is the class of the exception that ends the run; None without one.
+    """
     with optional_write(self.display, "the last metrics"):
       self.writer.close(failed=kind is not None)
 

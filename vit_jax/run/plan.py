@@ -316,10 +316,10 @@ class Plan:
     return batch_spec(row, self.settings.rows)
 
   def open_batches(self, first_batch: int) -> BatchIterator:
-    """Opens this host's rows of the training batches, from a number on.
+    """Opens this host's rows of the training batches, from `first_batch` on.
 
     Batch k is what `batches.TrainBatches.compute(k)` makes of the examples of
-    the source by the task's transform; the loader computes some ahead.
+    `shown` by the task's transform; the loader computes some ahead.
     """
     settings = self.settings
     loader = build.open_loader(settings, self.preprocessing)
@@ -412,7 +412,8 @@ def make_plan(
   if saved is not None:
     settings = begun.as_begun(settings, saved)
   mesh = sharding.make_mesh(**vars(settings.mesh))
-  if settings.parts == 1:  # Else it may be refused in parts of any size.
+  # An objective that allows no parts is refused for that first, in `checked`.
+  if settings.parts == 1:
     build.check_rows(settings, mesh)
   splits = open_splits(settings.data, task.labels)
   settings = begun.with_sides(settings, splits.train)

@@ -96,9 +96,9 @@ def open_saved_run(
       moved.
     test: Whether to take the test split, not the evaluation split.
     folder: Other data to evaluate on: class folders, images with masks or
-      numbers of pixels, or a file of labels. Without splits, all images are
-      taken. The images of a file are in `root`, beside the file, or where those
-      of the run are.
+      numbers of pixels, images alone for a task without labels, or a file of
+      labels. Without splits, all images are taken. The images of a file are in
+      `root`, beside the file, or where those of the run are.
     num_workers: Worker processes that prepare batches, 0 for a thread; by
       default those of the run.
   """
@@ -169,15 +169,20 @@ def open_saved_run(
 def evaluate_checkpoint(
   workdir: str, *, per_class: bool = False, out: str | None = None, **options
 ) -> dict[str, Any]:
-  """Evaluates a checkpoint on its run's evaluation split; prints the result.
+  """Evaluates a checkpoint of a run; prints the result.
 
-  Returns the metrics of the task by their keys.
+  The data are the run's evaluation split, unless `options` choose its test
+  split or another folder. Returns the metrics of the task by their keys.
 
   Args:
     per_class: Whether to show the scores of each class as well, and which
       classes are confused.
     out: A CSV file to write the answer to every example to.
     **options: Keywords of `open_saved_run`, which raises the errors.
+
+  Raises:
+    ValueError: also if `per_class` or `out` is given and the task gives no
+      answer for an image, or `out` cannot be such a file.
   """
   path = None if out is None else output_file(out, CSV)[0]
   first = jax.process_index() == 0
@@ -225,13 +230,14 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
 
   They are fitted on one half of the evaluation split, and measured on the
   other. `predict`, `convert`, `export` and `evaluate` use them from then on.
+  Returns one temperature for all classes, or one for each label.
 
   Args:
     **options: Keywords of `open_saved_run`, which raises the errors.
 
   Raises:
     ValueError: if the task gives no probabilities, there are too few examples
-      to fit a temperature, or it would make the loss of others higher.
+      to fit a temperature, or it would make the loss of the other half higher.
     OSError: if they cannot be kept in the folder.
   """
   first = jax.process_index() == 0
@@ -257,7 +263,7 @@ def calibrate_checkpoint(workdir: str, **options) -> tuple[float, ...]:
 def test_run(
   plan: Plan, state: TrainState, workdir: str | None
 ) -> dict[str, Any]:
-  """Evaluates a run that has ended on the test split, with its best checkpoint.
+  """Evaluates the best checkpoint of an ended run on the test split.
 
   Returns the step evaluated, `test/step`, and the metrics, `test/...`. The
   last `state` is evaluated if `workdir` is None, as there is no checkpoint.
@@ -307,7 +313,7 @@ def _open_whole(
 
 
 def _notes_on_classes(source: Any) -> list[str]:
-  """A line on the classes of which other data have no images, if there are.
+  """A line on the classes without images in other data; [] if all have some.
 
   The source has a `labels` method, as those of folders and tables have.
   """
@@ -354,7 +360,10 @@ def _notes_on_images(
 def _with_teacher(
   task: Task, settings: Settings, loaded: Loaded, source: str | None
 ) -> Task:
-  """The task with the teacher of the run, whose place the user may give."""
+  """The task with the teacher of the run.
+
+  `source` is where the teacher is now; None takes the place that was recorded.
+  """
   from vit_jax.run.extras import with_teacher
 
   if source is None:
@@ -418,36 +427,35 @@ def _with_labels_file(
       f"{file} is a file of labels, and this run is of the task {task.name}: "
       "evaluate it on a folder, by --root=DIR."
     )
-  settings: Any = data
+  own: Any = data
   if not data.labels_file:
-    settings = type(settings)(
-      labels_file=file, task=settings.task, root=settings.root
-    )
-  return other_table.with_file(settings, file, root)
+    own = type(own)(labels_file=file, task=own.task, root=own.root)
+  return other_table.with_file(own, file, root)
 
 
 def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
-  """The settings of the data with another folder, of the run's kind.
+  """The settings of the data with another folder in place of the run's.
 
-  It has classes or masks, or images alone for a task without labels. Raises
-  ValueError if the run's data are of another kind.
+  The folder has what the run's data have: classes, masks or numbers of pixels,
+  or images alone for a task without labels. Raises ValueError if the run's data
+  are none of these.
   """
   if task.labels.reader and not data.labels_file:
     return dataclasses.replace(data, root=os.path.expanduser(folder))
   if task.labels is NONE and data.root:
-    settings: Any = type(data)
-    return settings(root=os.path.expanduser(folder), labels=data.labels)
+    data_settings: Any = type(data)
+    return data_settings(root=os.path.expanduser(folder), labels=data.labels)
   if task.labels is not SINGLE or task.answers is None or not data.labels:
     instead = (
-      f"by --root={folder}, which takes the val split of that folder, or "
+      f"give --root={folder}, which takes the val split of that folder, or "
       "holds out a part of it"
     )
     if data.labels_file:
-      instead = "by a file of labels such as its own, in place of the folder"
+      instead = f"give a file of labels such as its own, instead of {folder}"
     raise ValueError(
-      "another folder without a flag is for runs on folders of classes, of "
-      "masks or of images without labels, and this run is of the task "
-      f"{task.name}: evaluate it on {folder} {instead}."
+      "a folder of other images can be given for runs on folders of classes, "
+      "of masks or of images without labels, and this run is of the task "
+      f"{task.name}: {instead}."
     )
   root = os.path.expanduser(folder)
   if not os.path.isdir(root) and folder == data.name:

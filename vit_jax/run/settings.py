@@ -260,7 +260,9 @@ class _Leading(Section):
     legacy_default=False,
   )
   eval_per_class: bool = setting(
-    False, "Measure the top-1 of each class as well.", needs="eval_every"
+    False,
+    "Measure the scores of each class, label or number as well.",
+    needs="eval_every",
   )
   eval_pictures: int = setting(
     0,
@@ -372,7 +374,8 @@ class ProbeTransformSettings(Section):
   )
   resize_ratio: float | None = setting(
     None,
-    'Ratio of the resized image\'s side to that of the "center" crop.',
+    'Ratio of the resized image\'s side to that of the "center" crop; None '
+    "takes the checkpoint's.",
     must=checks.RATIO,
   )
 

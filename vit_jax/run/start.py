@@ -140,7 +140,11 @@ def restore_state(
 
 
 def fresh_state(plan: Plan) -> TrainState:
-  """Makes the state of step 0, with pre-trained weights if there are any."""
+  """Makes the state of step 0, with pre-trained weights if there are any.
+
+  With `transfer.probe_head`, the head is that of a linear probe, and the
+  probe's metrics go to `plan.evaluation.folds`.
+  """
   if plan.start is None:
     return _draw_missing(plan, plan.init, plan.shapes)
   init, shapes = _start(plan, scanned=False)
@@ -204,7 +208,8 @@ def transferred_leaves(
   """The parameters of the state that come from a checkpoint, by path."""
   from vit_jax.pretrained.naming import say_left_out
 
-  if _hides_patches(plan):  # A user may expect its mask token or decoder.
+  # A user may expect the checkpoint's mask token or decoder to be read.
+  if _has_own_parts(plan):
     say_left_out(loaded.origin.source, [*loaded.unread])
   leaves = build.start_leaves(
     loaded,
@@ -218,7 +223,7 @@ def transferred_leaves(
   return (x for x in leaves if not rank or parts.is_trained_beside_lora(x[0]))
 
 
-def _hides_patches(plan: Plan) -> bool:
+def _has_own_parts(plan: Plan) -> bool:
   """Whether the task has parts other than heads, such as a decoder."""
   paths = flatten_dict(plan.param_shapes, sep="/")
   parts = map(plan.parts.part, paths)
@@ -244,6 +249,7 @@ def probe_head(plan: Plan, params: Any) -> "Probe":
     )
 
   def views(params: Any, x: Inputs) -> Float[Array, "B ... V R"]:
+    """The R features of each of V views: images, and mirrored ones."""
     images = [x]
     if settings.train_transform.flip:
       images.append(mirror(x, plan.preprocessing.channels))

@@ -111,7 +111,8 @@ def header(
 def _about_images(plan: Plan) -> list[tuple[str, str]]:
   """The name and the text of a line on how images are changed for training.
 
-  The transform's method `about` gives it. The list is empty without a line.
+  The transform's method `about` gives the text. The list is empty if there is
+  no such method, or no text.
   """
   transform: Any = plan.train_transform
   # A transform that adds texts holds that of the images.
@@ -150,11 +151,11 @@ def _any_size(plan: Plan) -> str:
   text = (
     f"{plan.preprocessing}, and packed into rows of {plan.packing}; "
     f"{found.share:.1%} of the patches are padding, and {found.alone:.1%} "
-    "would be in a row for each image"
+    "would be with a row for each image"
   )
   if found.crowded:
     text += f"; {found.crowded:.0%} of the rows are too full for all images, "
-    text += "of which the larger ones are shown with fewer patches"
+    text += "so their larger images are shown with fewer patches"
   return text
 
 
@@ -265,15 +266,18 @@ def _lora(plan: Plan) -> str:
   settings = plan.settings.lora
   base = plan.extras.sources["base"]
   shapes = flatten_dict(plan.param_shapes, sep="/")
-  kernels = _products(plan, shapes)
+  kernels = _adapted_kernels(plan, shapes)
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
-    f"kernels of {base['source']}, which every use of this run needs"
+    f"kernels of {base['source']}; every use of this run needs these weights"
   )
 
 
-def _products(plan: Plan, shapes: Any) -> Any:
-  """The kernels that LoRA's matrices are added to, by path."""
+def _adapted_kernels(plan: Plan, shapes: Mapping[str, Any]) -> list[str]:
+  """The paths of the kernels that products of LoRA's matrices are added to.
+
+  `shapes` has the shapes of all parameters by path.
+  """
   from vit_jax.training import lora
 
   return lora.chosen_kernels(plan.settings.lora, shapes, plan.parts)
@@ -404,14 +408,14 @@ def _since_start(
 
 
 def _kept_neighbours(plan: Plan, evaluated: Mapping[str, Any]) -> list[str]:
-  """Lines on features that only those of the start can be compared with."""
+  """Lines on how much the features have changed, where no labels judge them."""
   kept = evaluated.get(Split.START.key("kept"))
   if kept is None:
     return []
   count = evaluated[Split.START.key("neighbours")]
   line = (
     f"Features: {kept:.1%} of the {count} nearest neighbours of an image are "
-    "those of the start; no labels tell whether the others are better."
+    "those of the start; no labels tell whether the new ones are better."
   )
   lines = [line]
   if kept < MOST_CHANGED:
@@ -462,17 +466,18 @@ def _at_chance(plan: Plan, said: str | None, score: float) -> str:
 
 
 def show_layers(settings: Settings, may_lower_batch: bool = False) -> None:
-  """Prints the table of the model that `train` would make."""
+  """Prints the table of the layers of the model that `train` would make."""
   display = Display(active=jax.process_index() == 0)
   plan = make_plan(settings, may_lower_batch=may_lower_batch)
   display.table(COLUMNS, layer_rows(plan))
 
 
 def layer_rows(plan: Plan) -> list[list[str]]:
-  """A row for each layer, in the order of the forward pass; totals come last.
+  """A row for each layer, in the order of the forward pass, under `COLUMNS`.
 
   Shapes are those of a batch of one image. Parameters outside of any layer,
-  such as the class token, have rows of their own.
+  such as the class token, have rows of their own, which come first. The last
+  row has the number of all parameters.
   """
   inputs = plan.model.inputs(plan.preprocessing.image_shape)
   calls = _calls(plan.model, inputs)
@@ -492,11 +497,14 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   return rows
 
 
-def _is_trained(plan: Plan, shapes: Any) -> Callable[[str], bool]:
-  """A function that tells whether the parameter at a path is trained."""
+def _is_trained(plan: Plan, shapes: Mapping[str, Any]) -> Callable[[str], bool]:
+  """A function that tells whether the parameter at a path is trained.
+
+  `shapes` has the shapes of all parameters by path.
+  """
   settings, model, parts = plan.settings, plan.model, plan.parts
   if settings.lora.rank:
-    adapted = _products(plan, shapes)
+    adapted = _adapted_kernels(plan, shapes)
     beside = parts.is_trained_beside_lora
     return lambda path: path in adapted or beside(path)
   frozen = settings.optimizer.freeze_layers

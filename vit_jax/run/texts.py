@@ -38,7 +38,7 @@ _SMALL = {
   "position": "sincos2d",
 }
 _SMALL_SIDES = (64, 64)
-_MOST = 100_000  # Images whose captions are read to train a tokenizer.
+_MOST = 100_000  # The most records whose captions train a tokenizer.
 
 
 def with_text_setup(
@@ -51,10 +51,11 @@ def with_text_setup(
 ) -> tuple[Settings, Any]:
   """The settings and the task with the text tower and the tokenizer.
 
-  `saved` is the description of a resumed run, and `start` the checkpoint that a
-  new run begins with. Without data, no tokenizer is trained, and the size of
-  its vocabulary is that of the settings. Raises ValueError if a tokenizer
-  cannot be opened or trained.
+  The settings get a small image tower if they name no model. `saved` is the
+  description of a resumed run, and `start` the checkpoint that a new run begins
+  with. Without data, no tokenizer is trained, and the size of its vocabulary is
+  that of the settings. Raises ValueError if a tokenizer cannot be opened or
+  trained, or a text tower would be new and the settings do not allow that.
   """
   settings = _with_image_tower(settings)
   if saved is not None:
@@ -139,7 +140,7 @@ def _text_tower_of(start: Loaded | None) -> LoadedText | None:
 
 
 def with_text_weights(loaded: Loaded) -> Loaded:
-  """An image tower, whose parameters include those of its text tower.
+  """The same checkpoint, which also reads the parameters of its text tower.
 
   A checkpoint without a text tower is returned as it is.
   """

@@ -143,7 +143,10 @@ class TrainLoop:
       self._save(state, 0, self._evaluate(state, 0))
 
   def _is_over(self, state: TrainState, first: int) -> bool:
-    """Reads what earlier starts measured; returns whether no step is left."""
+    """Reads what earlier starts measured; returns whether no step is left.
+
+    If the run was stopped before the evaluation of step `first`, that is done.
+    """
     plan, key = self.plan, self.plan.score.key
     past = metrics_so_far(self.outputs.checkpoints.folder)
     past = [row for row in past if 0 < row["step"] <= first]
