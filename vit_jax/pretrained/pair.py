@@ -36,9 +36,10 @@ def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
     text = open_text(source, path)
   except NoTextTowerError as error:
     raise ValueError(
-      f"{source} holds no text tower and has no decoder: as_trained=True is "
-      "for workdirs, for transformers' ViTMAEForPreTraining, and for models of "
-      "images and text."
+      f"{source} holds no text tower and has no decoder. "
+      "as_trained=True is for workdirs, for transformers' "
+      "ViTMAEForPreTraining, and for models of images and text. To train this "
+      "encoder with a new decoder, set --config.transfer.keep_head=False."
     ) from error
   if text.projected:
     raise ValueError(
