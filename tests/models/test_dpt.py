@@ -9,7 +9,7 @@ from tests import libraries
 from tests.tasks.test_every_encoder import ENCODERS, SIZE, tiny_encoder
 from tests.tiny import random_params
 from vit_jax import make_vit
-from vit_jax.models.dpt import DptHead, layers_of, upsample_twice
+from vit_jax.models.dpt import DptHead, double_resolution, layers_of
 from vit_jax.models.layer import LayerConfig
 from vit_jax.models.parts import Parts
 from vit_jax.models.segmenter import segmenter
@@ -25,13 +25,13 @@ def encoder(layers=4, **fields):
 
 def test_a_map_is_enlarged_between_its_corners():
   x = RNG.normal(size=(1, 4, 3, 2)).astype(np.float32)
-  y = np.asarray(upsample_twice(jnp.array(x)))
+  y = np.asarray(double_resolution(jnp.array(x)))
   assert y.shape == (1, 8, 6, 2)
   np.testing.assert_allclose(y[:, ::7, ::5], x[:, ::3, ::2], rtol=1e-6)
   rows = np.linspace(0, 3, 8)
   expected = [np.interp(r, range(4), x[0, :, 0, 0]) for r in rows]
   np.testing.assert_allclose(y[0, :, 0, 0], expected, rtol=1e-5)
-  assert upsample_twice(jnp.ones((1, 1, 1, 1))).shape == (1, 2, 2, 1)
+  assert double_resolution(jnp.ones((1, 1, 1, 1))).shape == (1, 2, 2, 1)
 
 
 def test_four_layers_are_read():

@@ -56,7 +56,7 @@ def test_the_licence_of_a_repository_is_said_once(hub, monkeypatch, capsys):
   monkeypatch.setitem(known.KNOWN, "hf_b16_noise", entry)
   locate("hf_b16_noise")
   said = capsys.readouterr().err
-  assert "hf_b16_noise: its licence is dinov3-license (terms of" in said
+  assert "hf_b16_noise: its licence is dinov3-license (Meta" in said
   assert "accepted its terms at https://huggingface.co/o/n.\n" in said
   locate("hf_b16_noise")
   assert "licence" not in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_a_name_that_is_only_a_part_is_said(capsys):
     for short, entry in known.KNOWN.items()
   )
   said = capsys.readouterr().err
-  assert f'list_models("*dinov2*") has {count} of them' in said
+  assert f'list_models("*dinov2*") has {count} that contain it' in said
   assert not vit_jax.list_models("nonesuch")
   assert "list_models() has all names" in capsys.readouterr().err
   assert vit_jax.list_models("*dinov2*") and not capsys.readouterr().err
@@ -111,7 +111,7 @@ def test_every_row_has_a_licence_that_says_what_it_means():
   free = known.KNOWN["hf_s14_dinov2"]
   assert free.terms.startswith("its licence is apache-2.0 (commercial use is")
   custom = dataclasses.replace(free, license="dinov3-license", gated=True)
-  assert "dinov3-license (terms of Meta's own" in custom.terms
+  assert "dinov3-license (Meta's own terms" in custom.terms
   gate = "accepted its terms at https://huggingface.co/facebook/dinov2-small"
   assert custom.terms.endswith(gate)
 

@@ -11,9 +11,9 @@ waits. The times "with the network" add the time that these bytes take at the
 published rate of the links: first the part that no computation can hide, then
 all of it. Ironwood's clock is not published, so tpu7x has cycles alone. Pallas
 kernels, those of model.splash, are counted under "no estimate": their time is
-missing from all of these figures. If the step does not fit into memory, the
-command looks for the smallest change that makes it fit, prints it, and exits
-with 1.
+missing from all of these figures. If the train step does not fit into memory,
+the command tries changes that save memory, the cheapest first, prints the first
+that makes it fit, and exits with 1.
 
 With --tune, it searches for the settings with which the step takes the least
 time, and prints them as flags; --write puts them into a configuration.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
   from vit_jax.estimate.compiler import Chip
   from vit_jax.run.settings import Settings
 
-# Classes and training images of data sets that are not read.
+# (classes, training images) of known data sets, none of which is read.
 DATA_SETS = {
   "imagenet2012": (1000, 1_281_167),
   "imagenet21k": (21_843, 14_197_122),
@@ -58,7 +58,11 @@ DATA_SETS = {
 
 
 def define_flags() -> None:
-  """Defines the flags of this command and those of a configuration."""
+  """Defines the flags of this command and those of a configuration.
+
+  It also replaces DATA and short flags in `sys.argv` by the --config flags that
+  they stand for (`run.flags.expanded`).
+  """
   from vit_jax.run.flags import define_config_file, expanded
 
   define_config_file()
@@ -93,7 +97,8 @@ def define_flags() -> None:
 def main(_: list[str]) -> int:
   """Prints the estimate, or tunes with --tune; returns the exit code.
 
-  Raises ValueError if flags do not fit together, or a file has no name.
+  Raises ValueError if flags do not fit together, a file cannot be written under
+  its name, or the configuration cannot be built.
   """
   options = flags.FLAGS
   topology = options.topology
@@ -135,7 +140,8 @@ def main(_: list[str]) -> int:
 def _tune(options: Any) -> int:
   """Searches for settings, prints them, and writes them if --write is given.
 
-  Returns the exit code. Raises ValueError if flags do not fit together.
+  Returns the exit code. Raises ValueError if flags do not fit together, the
+  file of --write must not be replaced, or as `tune.tune` does.
   """
   if name := command.first_given("forward", "save_hlo"):
     raise ValueError(
@@ -171,7 +177,7 @@ def _tune(options: Any) -> int:
 
 
 def _data_set(name: str | None) -> tuple[int, int]:
-  """(classes, training images), from the flags or of a known data set.
+  """(classes, training images), from the flags or else of a known data set.
 
   Raises ValueError if neither gives them.
   """
@@ -215,8 +221,8 @@ def suggestion(
     return f"This fits, with {peak:.1f} GiB per chip and {speed}: {text}"
   if failures:
     return (
-      "No change that compiles makes it fit; another does not compile: "
-      f"{failures[0]}"
+      "None of the changes that compile makes it fit, and at least one does "
+      f"not compile: {failures[0]}"
     )
   return "None of these changes makes it fit: use more chips."
 

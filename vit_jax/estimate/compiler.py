@@ -91,8 +91,7 @@ def estimate(
   num_examples: int,
   forward: bool = False,
 ) -> tuple[dict[str, Any], str]:
-  """Compiles the train step; returns a row of its costs, and its program's
-  text.
+  """Compiles the train step; returns a row of its costs, and its HLO's text.
 
   Where batches have several shapes, each has a program; `programs` says how
   many, and the row is that of the one that needs the most memory.
@@ -133,7 +132,7 @@ def cost(
   images: float,
   gflops: float,
 ) -> tuple[dict[str, Any], str]:
-  """Compiles a lowered step; returns a row of its costs, and its text.
+  """Compiles a lowered step; returns a row of its costs, and its HLO's text.
 
   `images` is the number per device, and `gflops` is per image. Raises
   DoesNotFit if the step needs more memory than a device has, and NotCompiled
@@ -218,6 +217,8 @@ def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
   """Lowers the prediction of a batch.
 
   Every device holds all parameters, in the dtype in which the model computes.
+  Raises ValueError if the batch does not split over the devices, or the
+  configuration cannot be built.
   """
   size = settings.batch_size
   sharding.check_batch("batch_size", size, mesh)

@@ -112,7 +112,10 @@ def total_cycles(ops: Iterable[Op]) -> int:
 
 
 def count_without_estimate(ops: Sequence[Op]) -> dict[str, int]:
-  """How many operations of each kind have no estimate."""
+  """How often operations without an estimate run, by kind.
+
+  All collectives count among them, once for each of their transfers.
+  """
   counts = collections.Counter()
   for op in ops:
     if op.cycles is None and not op.channel:
@@ -138,7 +141,8 @@ def collective_bytes(ops: Iterable[Op]) -> dict[str, tuple[int, int]]:
 def rows_by_source(ops: Iterable[Op]) -> list[SourceRow]:
   """The operations by source and type, the most expensive first.
 
-  Operations that differ only in the number of their block share a row.
+  Operations that differ only in the number of their block share a row. Those
+  without an estimate are left out.
   """
   cycles = collections.Counter()
   times = collections.Counter()
@@ -208,7 +212,8 @@ def _walk(
     if opcode == "while":
       rounds = times * _trip_count(computations, line)
       ops += _walk(computations, _called_name(line, "body"), rounds)
-    elif opcode in ("call", "call-start"):  # On the SparseCores, meanwhile.
+    # What `call-start` calls runs on the SparseCores, beside other operations.
+    elif opcode in ("call", "call-start"):
       ops += _walk(computations, _called_name(line, "to_apply"), times)
     elif opcode.removesuffix("-start") in COLLECTIVES:
       ops.append(_collective(computations[name], opcode, shape, line, times))
@@ -225,7 +230,7 @@ def _walk(
     if opcode.endswith(("-start", "-update")):
       result = line.partition(" = ")[0].strip(" %")
       started[result] = [op for op in ops if op.channel]
-    # A start without operands gets them by an update.
+    # A start without operands gets them from an update: it begins the transfer.
     has_operands = "-start()" not in line
     yield from (op for op in ops if has_operands or not op.channel)
 

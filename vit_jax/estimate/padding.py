@@ -84,7 +84,8 @@ def tightest_packing(
 ) -> Packing:
   """The packing of 4 images a row with the shortest rows that shrink no image.
 
-  `shapes` are the images' sizes; `least` is that of `Packing`.
+  `shapes` are the images' sizes, `rows` are the rows of a batch, and `least` is
+  that of `Packing`.
   """
   roomy = Packing(_IMAGES, _IMAGES * size.tokens, least)
   short, most = size.tokens, roomy.tokens

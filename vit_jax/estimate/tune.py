@@ -107,17 +107,17 @@ def axes_of(settings: Settings, devices: int) -> Axes:
 
   They include the settings' own values.
   """
-  of_one_replica = devices // max(1, settings.mesh.tensor)
+  groups = devices // max(1, settings.mesh.tensor)  # Each has its own images.
   present = Choice.of(settings)
   parts = {*PARTS, present.parts}
-  fsdp = {1, min(8, of_one_replica), of_one_replica, present.fsdp}
-  if settings.mesh.data != -1:  # Then only this size fits the devices.
+  fsdp = {1, min(8, groups), groups, present.fsdp}
+  if settings.mesh.data != -1:  # With `data` set, only one size fits.
     fsdp = {present.fsdp}
-  shards = settings.batch_size // of_one_replica
+  images = settings.batch_size // groups
   return {
     "scoped_mib": tuple(dict.fromkeys((*SCOPED_MIB, present.scoped_mib))),
-    "parts": sorted(n for n in parts if n <= shards and shards % n == 0),
-    "fsdp": sorted(n for n in fsdp if n > 0 and of_one_replica % n == 0),
+    "parts": sorted(n for n in parts if n <= images and images % n == 0),
+    "fsdp": sorted(n for n in fsdp if n > 0 and groups % n == 0),
     "scan": (False, True),
     "remat": REMATS,
   }
@@ -230,7 +230,8 @@ def tune(
     The fastest choice, and the rows of all, the configuration's own first.
 
   Raises:
-    ValueError: no choice can be compiled, the configuration cannot be built, or
+    ValueError: if no choice can be compiled, the topology is unknown, the batch
+      does not split over its devices, the configuration cannot be built, or
       LIBTPU_INIT_ARGS sets the scoped VMEM.
   """
   vmem = sharding.SCOPED_VMEM
@@ -319,8 +320,7 @@ def measure_once(
   facts: Any,
   choice: Choice,
 ) -> Row:
-  """The row of a choice, from its file in the folder, or else measured and
-  kept.
+  """The row of a choice, from its file in `folder`, or measured and kept there.
 
   `facts` has all that a row depends on besides the choice.
   """
@@ -339,8 +339,9 @@ def measure_once(
 
 
 def _files(settings: Settings) -> list[tuple[str, int, int]]:
-  """Name, size and time of the local files that decide the settings' model.
+  """(name, bytes, time in ns) of the local files that decide the model.
 
+  The time is that of the last modification.
   Of a folder, these are its JSON files, such as a published model's
   `config.json`; its other files do not change what is compiled.
   """
@@ -369,9 +370,10 @@ def _versions() -> tuple[str, ...]:
 def report(
   best: Choice, rows: dict[Choice, Row], settings: Settings
 ) -> list[str]:
-  """Lines to print: how many choices were compiled, and the best one as flags.
+  """Lines to print on a search.
 
-  The first of `rows` is that of the configuration as it is.
+  They give the result of the configuration as it is, which is the first of
+  `rows`, how many choices were compiled, and the best one as flags.
   """
   changes = best.changes(settings)
   flags = " ".join(f"--config.{k}={v}" for k, v in changes.items())

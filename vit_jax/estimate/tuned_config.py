@@ -9,7 +9,7 @@ from vit_jax.runtime.settings import flat, to_dict
 
 
 def differing_keys(one: Settings, other: Settings) -> dict[str, Any]:
-  """The dotted keys whose values differ, with those of `other`."""
+  """The dotted keys whose values differ, with their values in `other`."""
   before, after = (flat(to_dict(settings)) for settings in (one, other))
   return {k: v for k, v in after.items() if v != before[k]}
 
@@ -17,8 +17,8 @@ def differing_keys(one: Settings, other: Settings) -> dict[str, Any]:
 def check_target(path: pathlib.Path, name: str) -> None:
   """Raises ValueError if `path` is a file that `write` must not replace.
 
-  `write` replaces only files that it wrote for the configuration `name`. The
-  file of another one may be a file that this configuration loads.
+  `write` replaces only files that it wrote for the configuration `name`. A file
+  that it wrote for another configuration may be one that `name` loads.
   """
   config = pathlib.Path(name.split(":", 1)[0])
   if path.resolve() == config.resolve():

@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# In the order in which their names and arrays are tried.
+# In the order in which the names and arrays of families are tried.
 FILES = (
   "dinov2",
   "pe",

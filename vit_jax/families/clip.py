@@ -105,8 +105,8 @@ def _no_config(vit: Any, _: Any) -> dict[str, Any]:
   raise ValueError("open_clip's files are not written here.")
 
 
-# The image tower of open_clip's own Transformer, which is only read: SigLIP's
-# and others have one of timm's, under `visual.trunk.`.
+# The image tower of open_clip's own Transformer, which is only read. SigLIP's
+# image towers, and others, are timm's and lie below `visual.trunk.`.
 _OPEN_CLIP = Transformers(
   types=("open_clip",),
   signature="class_embedding",

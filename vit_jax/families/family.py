@@ -93,7 +93,7 @@ class Stored(Protocol):
   def config(self) -> Mapping[str, Any]: ...
 
   def axis(self, name: str, i: int, default: Any = None) -> Any:
-    """The length of an array's axis, the default if there is no such axis."""
+    """The length of an array's axis; the default if there is none."""
     ...
 
   def length(self, name: str) -> int | None:
@@ -208,7 +208,7 @@ class Transformers:
 
 
 def dropouts(vit: Any) -> dict[str, Any]:
-  """The part of a configuration that most families of transformers share."""
+  """The dropout rates and `qkv_bias`, by keys that most families share."""
   return dict(
     hidden_dropout_prob=vit.dropout_rate,
     attention_probs_dropout_prob=vit.attention_dropout_rate,
@@ -217,11 +217,11 @@ def dropouts(vit: Any) -> dict[str, Any]:
 
 
 def mlp_ratio(vit: Any, whole: bool = False) -> float | None:
-  """The ratio from which the library computes an MLP's width, rounded down.
+  """The ratio r for which the library computes the width of a model's MLPs.
 
-  For a gated MLP, the library takes two thirds of the product, rounded up to a
-  multiple of 8. The result is None if no ratio gives the width, or with `whole`
-  no whole number does.
+  The width is r D, rounded down; that of gated MLPs is two thirds of this,
+  rounded up to a multiple of 8. The result is None if no ratio gives the width,
+  or with `whole` no whole number does.
   """
   D, size = vit.hidden_size, vit.mlp_size
   if vit.gated_mlp:

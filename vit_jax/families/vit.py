@@ -42,7 +42,7 @@ def config(name: str, vit: Any) -> dict[str, Any]:
   values |= dict(intermediate_size=vit.mlp_size)
   if (size := vit.representation_size) is None:
     return values
-  # The family's class has no pooler, and no head where there are no classes.
+  # The library's class with a classifier has no pooler, and its plain one has.
   return values | dict(architectures=[f"{name}Model"], pooler_output_size=size)
 
 

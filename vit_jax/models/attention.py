@@ -55,7 +55,8 @@ def form_of(
   """The name of the form, in `FORMS`, in which attention is computed.
 
   `tokens` is S, `head_size` D_h, and `needs_A` says whether the caller needs A
-  as an array, which only the plain form has.
+  as an array, which only the plain form has. Of the `mask`, it matters only
+  whether cuDNN's kernels take it; None is no mask.
   """
   if needs_A or config.attention == "plain":
     return "plain"

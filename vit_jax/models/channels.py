@@ -64,9 +64,10 @@ class ChannelPatches(struct.PyTreeNode):
 def embed(vit: Any, x: Images, mask: Any) -> ChannelPatches:
   """The patches of each channel, x_p E of Eq. 1 and the vector of the channel.
 
-  Called inside the model. `mask` says which patches count, (B, N), or is None;
-  of these, the patches with NaN do not count. Raises ValueError if the model
-  has vectors for other channels, or a mask or images do not fit the patches.
+  Called inside the model. `mask` says which patches count, (B, N), or is None
+  if all do; a channel of a patch does not count if any of its pixels is NaN.
+  Raises ValueError if the model has vectors for another number of channels, or
+  a mask or images do not fit the patches.
   """
   B, C, D = x.shape[0], x.shape[-1], vit.hidden_size
   if vit.has_variable("params", E_CHANNEL):
@@ -96,7 +97,7 @@ def each_alone(x: Images) -> Float[Array, "BC H W 1"]:
 
 
 def present(x: Images, h: int, w: int) -> Bool[Array, "B C h w"]:
-  """Which patches of each channel images have: those without any NaN."""
+  """Which patches of each channel an image has: those without any NaN."""
   B, H, W, C = x.shape
   cells = jnp.isnan(x).reshape(B, h, H // h, w, W // w, C)
   return ~jnp.moveaxis(cells.any(axis=(2, 4)), 3, 1)

@@ -23,7 +23,7 @@ from vit_jax.models.layer import GELUS, LayerConfig, dense
 from vit_jax.models.partitioning import with_axes
 
 NUM_MAPS = 4
-"""The number of layers that are read."""
+"""The number of layers that a head reads, with a map of patches each."""
 WIDTH = 256
 """The usual width of the fused maps, and of other hidden layers of heads."""
 _LAST = 32  # The minimum width of the last hidden layer.
@@ -44,15 +44,15 @@ def layers_of(
   if layers and len(layers) != NUM_MAPS:
     raise ValueError(
       f"{task}.layers={layers}: a DPT head reads four layers; give four, or () "
-      "for those at each quarter of the model."
+      "for the last layer of each quarter of the model."
     )
   L = model.num_layers
   quarters = (-(-L * k // NUM_MAPS) for k in range(1, NUM_MAPS + 1))
   return layers or tuple(quarters)
 
 
-def upsample_twice(x: Any) -> Float[Array, "B H W C"]:
-  """A map at twice its resolution, interpolated bilinearly.
+def double_resolution(x: Any) -> Float[Array, "B H W C"]:
+  """A map at twice its resolution, interpolated bilinearly; H = 2 h, W = 2 w.
 
   The centres of the corner pixels stay where they are (aligned corners).
   """
@@ -115,7 +115,7 @@ class DptHead(nn.Module):
       features.append(to_width(x))
     fused = self._fuse(features)
     fused = nn.relu(conv(self.width, 3, name="project")(fused))
-    y = upsample_twice(conv(self.width // 2, 3, name="conv_half")(fused))
+    y = double_resolution(conv(self.width // 2, 3, name="conv_half")(fused))
     last = max(_LAST, self.num_outputs)
     y = nn.relu(conv(last, 3, name="conv_last")(y))
     types = dict(dtype=jnp.float32, param_dtype=self.param_dtype)
@@ -167,7 +167,7 @@ class DptHead(nn.Module):
         fused = fused + FusionUnit(self.width, types, name=f"beside{i}")(x)
       fused = FusionUnit(self.width, types, name=f"fusion{i}")(fused)
       project = _conv(self.width, 1, types, name=f"fused{i}")
-      fused = project(upsample_twice(fused))
+      fused = project(double_resolution(fused))
     return fused
 
 

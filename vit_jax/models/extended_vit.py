@@ -437,6 +437,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @nn.compact
   def _heads(self, y: Pooled) -> list[Float[Array, "B *M K"]]:
+    """The logits of the class token's head and of the distillation token's."""
     options = self.num_classes, self.head_bias, self.param_dtype
     names = "head", "head_dist"
     return [classifier(*options, n)(y[..., i, :]) for i, n in enumerate(names)]

@@ -35,8 +35,8 @@ def refusal(dtype: DTypeLike, head_size: int) -> str:
 def remark(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
   """The remark on cuDNN's kernels that follows the name of the form.
 
-  It is "" if there is nothing to add, and None if cuDNN's kernels cannot be
-  chosen.
+  It is "" if `attention` is "cudnn" and the kernels are used. It is None if
+  `attention` is "plain", or "auto" where the kernels cannot be used.
   """
   refused = refusal(dtype, head_size)
   if attention == "cudnn":
@@ -48,7 +48,7 @@ def remark(attention: str, dtype: DTypeLike, head_size: int) -> str | None:
 
 @functools.cache
 def _why_refused(implementation: Any, dtype: str, head_size: int) -> str:
-  """Why JAX refuses a train step on these types; "" if it takes them."""
+  """Why JAX refuses to differentiate attention of this type and D_h, or ""."""
   one = jax.ShapeDtypeStruct((1, 2, 1, head_size), dtype)
 
   def total(q: Array, k: Array, v: Array) -> Array:

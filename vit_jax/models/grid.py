@@ -35,7 +35,11 @@ def grid_of(model: Model, size: tuple[int, int]) -> Grid:
 
 
 def check_depth(model: Model) -> None:
-  """Raises ValueError for more layers, of all towers, than a real model has."""
+  """Raises ValueError for more layers or stages than any real model has.
+
+  The layers of all towers count, and the units of a ResNet. Stages are those of
+  the ResNet.
+  """
   stages = model.resnet_layers
   stacks = (part.stack for part in model.parts())
   layers = sum(stages) + sum(stack.num_layers for stack in stacks if stack)
@@ -52,7 +56,7 @@ def param_shapes(
   """The shape of every parameter, by its path, for images of a grid of patches.
 
   By default, the images have the channels of the model's origin, or 3. Raises
-  ValueError for more layers than any real model has.
+  ValueError as `check_depth` does.
   """
   check_depth(model)
   size = grid[0] * model.stride, grid[1] * model.stride

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-Weights = Any  # (new, old), or of each point (*points, old).
+Weights = Any  # An array (new, old); with `at` it is (*at.shape, old).
 
 
 def linear_weights(

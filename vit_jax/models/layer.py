@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Self
 
 import flax.linen as nn
 import jax
@@ -118,7 +118,7 @@ class LayerConfig:
       )
 
   @classmethod
-  def of(cls, vit: Any) -> Any:
+  def of(cls, vit: Any) -> Self:
     """The settings among the fields of a model."""
     names = [field.name for field in dataclasses.fields(cls)]
     return cls(**{name: getattr(vit, name) for name in names})
@@ -301,7 +301,7 @@ def make_blocks(
   """The layers of a model, Eq. 2 and 3, as functions of tokens to call in turn.
 
   Scanned layers are one function, which runs all of them. A function raises
-  ValueError if there is a mask and the class of the layers takes none.
+  ValueError as `_token_arguments` does.
 
   Args:
     make_block: Builds a block from the name of its parameters.

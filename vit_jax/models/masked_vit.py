@@ -112,7 +112,7 @@ def corrupt_patches(
 def masked_vit(vit: nn.Module, outputs: int) -> MaskedVit:
   """A model of this encoder that predicts `outputs` values per masked patch.
 
-  Raises ValueError if the encoder has no outputs of patches, or leaves patches
-  out.
+  Raises ValueError if the encoder has no outputs of patches, leaves patches
+  out, or has layers after these outputs, which would not be trained.
   """
   return MaskedVit(outputs, encoder_of(vit, _NEEDS))

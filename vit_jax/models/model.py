@@ -105,8 +105,9 @@ class Model(nn.Module):
   """Images (B, H, W, C) -> logits (B, K), K = `num_classes`.
 
   Images are floats, normalised as in the training run ([-1, 1] by default).
-  Encoders of images of any size take `Patches` as well, and text towers ids.
-  Logits are float32. With `num_classes=0` the result is the representation.
+  Encoders of images of any size also take `Patches`; text towers take the ids
+  of tokens instead. Logits are float32. With `num_classes=0` the result is the
+  representation.
 
   Attributes:
     num_classes: Classes of the head; 0 builds no head.
@@ -130,7 +131,7 @@ class Model(nn.Module):
     return self.head(self.pooled(x, train=train))
 
   def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-    """Raises TypeError if the name of a variant is given for the fields."""
+    """Raises TypeError if a variant's name is given in the place of fields."""
     if args and isinstance(args[0], str):
       raise TypeError(
         f"{cls.__name__} takes the sizes of its layers, and not the name "
@@ -170,9 +171,10 @@ class Model(nn.Module):
   def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the model as Flax does, with {"params": params} and inputs.
 
-    Raises ValueError for the parameters alone, which Flax would not name, for
-    parameters of another model, or of images of other channels, and for
-    `Patches` if the model takes images of one size.
+    Raises ValueError if the parameters are given without {"params": ...}, which
+    Flax's own error would not say, if they are of another model or for images
+    of another number of channels, and for `Patches` if the model takes images
+    of one size.
     """
     if not self.any_size and any(isinstance(x, Patches) for x in args):
       raise ValueError(
@@ -400,8 +402,8 @@ def classifier(
 class VitFields(Model):
   """The fields that all Vision Transformers share, and their checks.
 
-  H and W need only be divisible by the patches' size. The representation is y
-  of Eq. 4, (B, D), or the representation layer's output if there is one. Raises
+  H and W need only be multiples of `stride`. The representation is y of Eq. 4,
+  (B, D), or the representation layer's output if there is one. Raises
   ValueError if fields, or a call's images, do not fit together.
 
   Attributes:

@@ -210,10 +210,10 @@ class Parts:
     return self.part(path).own_task
 
   def is_trained_beside_lora(self, path: str) -> bool:
-    """Whether LoRA trains a parameter itself, without its matrices.
+    """Whether LoRA trains a parameter itself, without low-rank matrices.
 
-    It does so with heads, and with inputs that serve their task alone, such as
-    a mask token.
+    These are the parameters of heads, and of inputs that serve their task
+    alone, such as a mask token.
     """
     part = self.part(path)
     return part.place == HEAD or (part.place == INPUT and part.own_task)
@@ -249,13 +249,14 @@ class Parts:
   def kernel_axes(
     self, path: str, num_axes: int, logical: Sequence[str | None] | None = None
   ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The axes of a kernel that are inputs, and those that are outputs.
+    """The numbers of a kernel's input axes, and those of its output axes.
 
-    Neither has the first axis of stacked layers. The `logical` names of all
-    axes decide if they are given: a kernel from the embedding into heads, of
-    three axes, has one axis of inputs, and all others one of outputs. Otherwise
-    attention's `out`, from the heads, has two axes of inputs, and all others
-    one.
+    The axis of stacked layers is in neither tuple. If `logical` is given, the
+    logical name of each of the `num_axes` axes, it decides: a kernel of three
+    axes of which the first is "embed" maps the embedding into heads, and has
+    one input axis; any other kernel has one output axis. Without these names,
+    the path decides: the kernel `out` of attention, which maps heads back to
+    the embedding, has two input axes, and any other kernel has one.
     """
     first = self.stacked_axes(path)
     axes = tuple(range(first, num_axes))
@@ -367,9 +368,10 @@ def guess_parts(params: Any) -> Parts:
 def _layers_of(
   path: str, shape: tuple[int, ...]
 ) -> Iterator[tuple[str, LayerNames, int]]:
-  """Yields the outermost stack in a path, if any.
+  """Yields (prefix, names, count) of the outermost stack in a path, if any.
 
-  It is its prefix, the names of its layers, and the number of layers at least.
+  `names` are those of its layers, and `count` is the least number of layers
+  that it has.
   """
   modules = path.split("/")[:-1]
   for i, name in enumerate(modules):

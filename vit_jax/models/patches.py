@@ -23,7 +23,8 @@ class Layout(struct.PyTreeNode):
       padding.
     size: Patches along height and width of each image of the row; 0 and 0 where
       a row has fewer images than others.
-    whole: Patches of a row before some were left out; None if all are there.
+    whole: Number of patches of a row before some were left out, with padding;
+      None if all are there.
   """
 
   place: Int[Array, "B N 2"]
@@ -70,7 +71,10 @@ class Layout(struct.PyTreeNode):
     return total / jnp.maximum(of_image.sum(axis=-1), 1)
 
   def take(self, keep: Int[Array, "b K"]) -> "Layout":
-    """The layout of the patches `keep` of each row; -1 is padding."""
+    """The layout of the patches with the indices `keep` in each row.
+
+    An index of -1 gives padding.
+    """
     keep = jnp.broadcast_to(keep, (len(self.image), keep.shape[1]))
     image = jnp.take_along_axis(self.image, keep, axis=1)
     return self.replace(
@@ -207,7 +211,7 @@ def check_patches(x: Patches, P: int) -> None:
     )
 
 
-def table_grid(grid: Any) -> tuple[int, int]:
+def table_grid(grid: tuple[int, int] | Layout) -> tuple[int, int]:
   """The grid that a learned table is for by default: that of the images.
 
   Raises ValueError for a `Layout`, whose images have grids of their own.

@@ -22,7 +22,10 @@ def beside(path: str, name: str) -> str:
 
 
 def within(path: str, module: str) -> bool:
-  """Whether a path is that of a module, or of something in it."""
+  """Whether a path is that of a module, or of something in it.
+
+  The module "" is the whole model, so every path is within it.
+  """
   return not module or path == module or path.startswith(f"{module}/")
 
 
@@ -32,5 +35,5 @@ def below(path: str, module: str) -> str:
 
 
 def ends_with(path: str, end: str) -> bool:
-  """Whether the last modules of a path, with the parameter, are these."""
+  """Whether the last names of a path are those of `end`, such as "out/bias"."""
   return path == end or path.endswith(f"/{end}")

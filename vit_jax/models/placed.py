@@ -40,7 +40,8 @@ class PlacedPositions(nn.Module):
   each patch. Learned ones are resized bicubically to the grid of each image.
 
   Attributes:
-    table: The grid that learned positions are for; None for a square.
+    table: The grid that "learned" and "learned_grid" positions are for; None
+      for a square.
   """
 
   kind: str

@@ -205,7 +205,8 @@ def input_position(
   Args:
     grid: Patches along height and width, or the `Layout` of images of any size,
       with which the result is (B, S, D).
-    table: The grid that learned positions are for; None for that of `grid`.
+    table: The grid that "learned" and "learned_grid" positions are for; None
+      for `grid`, or for a square if that is a `Layout`. Other kinds ignore it.
   """
   if vit.position in ("none", "relative"):
     return 0
@@ -243,6 +244,7 @@ def make_positions(vit: Any, grid: Extent, config: LayerConfig) -> Positions:
   """
   none: list[Array | None] = [None] * vit.num_layers
   if vit.position == "relative":
+    assert not isinstance(grid, Layout)  # `check_any_size` refuses them.
     make = functools.partial(_offsets, vit, grid, config)
     if vit.position_at == "shared":
       return Positions(none, [make("relative")] * vit.num_layers)
@@ -276,7 +278,7 @@ def _placed_embedding(
   return repeat_prefix(make(layout).astype(config.dtype), vit.prefix, layout)
 
 
-def _offsets(vit: Any, grid: Any, config: LayerConfig, name: str) -> Array:
+def _offsets(vit: Any, grid: Grid, config: LayerConfig, name: str) -> Array:
   """R of a layer, (2S - 1, k, D_h), from the parameters called `name`."""
   make = RelativeOffsets(
     num_tokens=grid[0] * grid[1] + (vit.pooling == "token"),

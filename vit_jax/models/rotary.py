@@ -44,8 +44,8 @@ class Rope:
     start: The number of the first row and column.
     x_first: Whether the first half of the angles is of x.
     frequencies: Those of "mixed", f_x and f_y, (2, k, D_h / 2).
-    first: The angles that rotate the first token before the patches; None for 0
-      (MLCD, arXiv:2407.17331).
+    first: The angles that rotate the first token before the patches (MLCD,
+      arXiv:2407.17331); None for angles of 0.
   """
 
   grid: Grid | None

@@ -55,9 +55,10 @@ class Segmenter(Composed):
   def patch_features(
     self, x: Images, *, train: bool = False
   ) -> Float[Array, "B h w F"]:
-    """The normalised outputs of the patches, with the layers side by side.
+    """The outputs of the patches as `read` gives them, the layers side by side.
 
-    With scanned layers, only the last can be read.
+    F is D times the number of layers. With scanned layers, only the last can be
+    read.
     """
     outputs = self.read(x, train=train)
     y = jnp.concatenate([tokens.z for tokens in outputs], axis=-1)
@@ -95,10 +96,13 @@ class Segmenter(Composed):
 
 
 class DptSegmenter(Segmenter):
-  """An encoder with a DPT head; `head_size` is the width of the fused maps.
+  """An encoder with a DPT head; images (B, H, W, C) -> (B, 16h, 16w, K).
 
-  The head reads the layers' outputs, and the class token beside each patch if
-  there is one.
+  `models.dpt` says what the head computes, and when it has a cell more.
+  `head_size` is the width of the fused maps; 0 takes `dpt.WIDTH`.
+
+  The head reads the layers' outputs, and beside each patch the class token if
+  the encoder has one.
 
   Attributes:
     as_dinov2: Whether the head is as in DINOv2's models for depth: it reads the
@@ -118,7 +122,10 @@ class DptSegmenter(Segmenter):
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
   ) -> Float[Array, "B h w K"]:
-    """The outputs; raises ValueError if there is a `mask`, as `Segmenter`."""
+    """The outputs of the DPT head.
+
+    Raises ValueError if there is a `mask`, as `Segmenter` does.
+    """
     self.check_whole(mask)
     vit: Any = self.encoder
     outputs = self.read(x, train=train, prefix=True)
@@ -156,8 +163,10 @@ def segmenter(
 ) -> Segmenter:
   """A model of this encoder that has K outputs for each patch.
 
-  Raises ValueError if the encoder has no patches, leaves some out, lacks one of
-  the layers, or scans its layers and one before the last is to be read.
+  With a DPT head, it has them for each cell of a finer grid (`dpt`). Raises
+  ValueError if the encoder has no patches, leaves some out, lacks one of the
+  layers, or scans its layers and one before the last is to be read, or if a DPT
+  head is given another number of layers than four.
 
   Args:
     layers, head_size: The fields of `Segmenter`.

@@ -168,7 +168,11 @@ class SelfDistilled(Composed):
 
   @nn.compact
   def answer(self, tokens: Tokens, normed: Tokens) -> dict[str, Array]:
-    """The representation and the answers, from the outputs of the layers."""
+    """The representation and the answers, a dictionary.
+
+    `tokens` are the last layer's outputs, and `normed` these after the final
+    norm.
+    """
     y = self._head_input(tokens, normed)
     config = LayerConfig.of(self.encoder)
     class_head = PrototypeHead(self.heads, config, name="class_head")
@@ -200,16 +204,17 @@ def self_distilled(
   """A model of this encoder with heads of these sizes.
 
   `position_grid` has the patches of a large crop, for a model without a grid of
-  its own. Raises ValueError if `vit` is no Vision Transformer, cannot hide
-  patches or take crops of two sizes, or if the class head reads more than a
-  patch's output and is to serve the patches as well.
+  its own. Raises ValueError if `vit` is no Vision Transformer, leaves out
+  patches, has a representation layer, or cannot hide patches or take crops of
+  two sizes. It is also raised if the class head reads more than a patch's
+  output and is to serve the patches as well.
   """
   encoder: Any = encoder_of(vit, _NEEDS)
   both = encoder.pooling == "token_gap" or len(encoder.pooled_tokens) > 1
   if both and not heads.separate:
     raise ValueError(
       f"pooling={encoder.pooling!r} reads several outputs, so what the class "
-      "head reads is wider than a patch: set "
+      "head reads is wider than a patch's output: set "
       "self_distillation.separate_head=True."
     )
   encoder, grid = with_resized_positions(encoder, position_grid)

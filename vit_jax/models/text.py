@@ -74,8 +74,8 @@ class TextTower(Model):
       attends to it, and the mean is without it. None if all tokens count.
     representation_size: R, if the pooled output is projected; None for D.
     projection_bias: Whether that projection has a bias.
-    gelu, layer_norm_epsilon, scan, remat, dtype, param_dtype, attention_dtype:
-      As those of a `Vit`.
+    gelu, layer_norm_epsilon, scan, remat, attention, dtype, param_dtype,
+      attention_dtype: As those of a `Vit`.
   """
 
   vocabulary: int

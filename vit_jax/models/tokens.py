@@ -14,9 +14,9 @@ from vit_jax.models.mask import AttentionMask
 from vit_jax.models.patches import Layout
 
 Where = Int[Array, "b N"] | Layout | None
-"""The place of each patch on its grid, row by row; None: all, in order.
+"""The place of each patch on its grid, counted row by row from 0.
 
-Images of any size have a `Layout`.
+None if all patches are there, in order. Images of any size have a `Layout`.
 """
 Mask = Bool[Array, "B S"] | None
 """Which tokens count; None if all do."""
@@ -183,7 +183,10 @@ class Tokens(struct.PyTreeNode):
   def _take(
     self, rows: Float[Array, "b S D"], keep: Int[Array, "c K"]
   ) -> Float[Array, "d s D"]:
-    """The rows of the prefix, and those of the patches `keep`."""
+    """The rows of the prefix, and those of the patches `keep`.
+
+    b, c and d are 1 or B; d is the larger of b and c.
+    """
     first = rows[:, : self.prefix]
     patches = rows[:, self.prefix :]
     patches = jnp.take_along_axis(patches, keep[..., None], axis=1)

@@ -567,7 +567,7 @@ def _projection_gradients(z: Array, d: Array, W: Array) -> tuple[Array, Array]:
 
 
 def _pairs(mask: AttentionMask, z: Array) -> Any:
-  """Whether each token sees each other one, (B, S or 1, S)."""
+  """Whether each query (axis 1) sees each key (axis 2), (B, S or 1, S)."""
   S = z.shape[1]
   return mask.pairs(S, S)
 

@@ -38,7 +38,8 @@ class Compared(NamedTuple):
   """The outputs of two towers for images and texts.
 
   Attributes:
-    image, text: The representations, scaled to length 1, float32.
+    image, text: The representations, scaled to length 1, float32; None for a
+      tower without inputs.
     log_scale: The logarithm of the factor of their products.
     bias: The term added to the scaled products; None if the model has none.
   """

@@ -408,7 +408,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
 
   Raises OwnBlockError if `block` is the path of a class. No class is imported
   because a file names it, so the caller has to give it. Raises ValueError if a
-  field, the kind or a type is unknown.
+  field, the kind or a type is unknown, or if the fields make no valid model.
 
   >>> from vit_jax.models import from_fields, make_model, to_fields
   >>> model = make_model("B/16", num_classes=10)

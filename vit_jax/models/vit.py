@@ -185,7 +185,10 @@ class BaseVit(VitFields):
 
   @property
   def any_size(self) -> bool:
-    """Whether a call takes `Patches` of images of any size for images."""
+    """Whether a call takes `Patches` of images of any size for images.
+
+    `patches.check_any_size` refuses them for some values of the fields.
+    """
     return True
 
   @property
@@ -374,12 +377,13 @@ class BaseVit(VitFields):
 
     Args:
       read: How many of the first tokens are read; None for all. The last layer
-        leaves out the others, unless layers are scanned, attention is shown or
-        perturbed, or there is dropout, whose draws would otherwise depend on
-        `read`.
+        leaves out the others, unless layers are scanned or take no `read`,
+        attention is shown or perturbed, or there is dropout, whose draws would
+        otherwise depend on `read`.
 
     Raises:
-      ValueError: if there is a mask and the class of the layers takes none.
+      ValueError: if the tokens need a `mask`, or relative positions `where`,
+        and the class of the layers takes no such argument.
     """
     tokens = tokens.clear_uncounted()
     drops = train and (self.dropout_rate or self.attention_dropout_rate)
@@ -402,12 +406,14 @@ class BaseVit(VitFields):
     """The result of `run`, and the patches after each of these layers.
 
     Layers are counted from 1. If they are scanned, only the last can be given.
-    With `prefix`, the result has the tokens before the patches as well.
+    With `prefix`, the outputs of these layers have the tokens before the
+    patches as well.
     """
     tokens = tokens.clear_uncounted()
     functions = self._layers(tokens.extent, train)
     outputs = {}
-    first = self.num_layers - len(functions) + 1  # A norm may come before.
+    # The first function may be a norm before the layers, which is number 0.
+    first = self.num_layers - len(functions) + 1
     for number, layer in enumerate(functions, start=first):
       tokens = layer(tokens)
       outputs[number] = tokens if prefix else tokens.without_prefix()

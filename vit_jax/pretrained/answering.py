@@ -68,7 +68,7 @@ class LabelledFeatures(NamedTuple):
       1 for each of several labels, (N, K), with NaN for what is unknown; or
       numbers, float32 (N,), or (N, K) if each image has several.
     class_names: The names of the classes, sorted, or of the labels or numbers.
-    images: The image files.
+    images: The paths of the image files.
   """
 
   features: np.ndarray
@@ -121,9 +121,9 @@ class Answering(Opened):
       image. The prediction for an image that cannot be read has an `error`.
 
     Raises:
-      ValueError: if the model has no classes, or no text tower for `texts`, no
-        image can be read, the model's outputs are NaN, or an array is not uint8
-        or not of such a shape.
+      ValueError: if the model has no classes, answers with pictures, or has no
+        text tower for `texts`; if no image can be read, the model's outputs are
+        NaN, or an array is not uint8 or not of such a shape.
     """
     head = None if texts is None else self._text_head(texts)
     if not self.model.num_classes and head is None:
@@ -206,7 +206,8 @@ class Answering(Opened):
       images: As in `predict`. They should be few, as all are held in memory.
 
     Returns:
-      Floats (B, H, W, C); a single image is a batch of one.
+      Floats (B, H, W, C), or `Patches` if images keep their proportions; a
+      single image is a batch of one.
 
     Raises:
       ValueError: if an image cannot be read, there is no image, or the size of
@@ -241,7 +242,8 @@ class Answering(Opened):
       each image instead: its own tokens, (S, D), or their map, (h, w, D).
 
     Raises:
-      ValueError: if an image cannot be read, or the model has no such layer.
+      ValueError: if an image cannot be read, the model has no such layer, or
+        `as_maps` is given without `layers`.
     """
     return image_features(
       self.model,
@@ -273,7 +275,8 @@ class Answering(Opened):
     Args:
       image: One image, as in `predict`, which is itself left out of the result;
         or a text, for a model of images and text.
-      folder: Paths, a folder or a pattern, for all images that it stands for.
+      folder: A folder, a pattern or a list of paths; all images that they stand
+        for are compared.
       top: Number of images to return, the most similar first.
       batch_size: Images per step.
 
@@ -348,9 +351,10 @@ class Answering(Opened):
       batch_size: Images per step.
 
     Returns:
-      The features, (N, D), and the labels: places in `class_names`, int (N,);
-      or 0, 1 and NaN (unknown) for each of several labels, (N, K); or numbers,
-      float32 (N,), or (N, K) if each image has several.
+      The features, (N, D), the labels, `class_names` and `images`. Labels are
+      places in `class_names`, int (N,); or 0, 1 and NaN (unknown) for each of
+      several labels, (N, K); or numbers, float32 (N,), or (N, K) if each image
+      has several.
 
     Raises:
       ValueError: if the folder has no classes, the file no labels of the task,

@@ -60,8 +60,9 @@ def convert(
     **overrides: Keywords of `load_pretrained`, for a source to load.
 
   Raises:
-    ValueError: if the source cannot be read, the format cannot express it, or
-      it is to be published without a licence; nothing is written then.
+    ValueError: if the source cannot be read, the format is unknown or cannot
+      express it, the folder is not empty, or it is to be published without a
+      licence; nothing is written then.
     OSError: if the upload fails.
   """
   check_format(to)

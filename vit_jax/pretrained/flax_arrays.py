@@ -35,8 +35,9 @@ def begins_as_flax(head: bytes) -> bool:
 def open_flax(path: pathlib.Path) -> dict[str, Stored]:
   """Reads a whole file, and returns its arrays by their names in PyTorch.
 
-  Raises UnreadableFileError if something in it is no array of numbers or it has
-  too many parts. For a damaged file, it raises whatever msgpack raises.
+  Raises UnreadableFileError if something in it is no array of numbers, it has
+  too many parts, or it ends early. For a file with other damage, it raises
+  ValueError or another error of msgpack's.
   """
   content = read_regular(path, _MOST_BYTES)
   msgpack_items.check(content)
@@ -75,4 +76,5 @@ def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _get(array: np.ndarray) -> np.ndarray:
+  """Returns the array, which is in memory already, as `Stored.read`."""
   return array

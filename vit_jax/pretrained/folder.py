@@ -116,8 +116,9 @@ def open_folder(path: pathlib.Path) -> Files:
   """Reads the files beside a file of weights, or in a checkpoint's folder.
 
   Beside weights of an unusual name, only `config.json` is read, and with it the
-  file on images. Raises ValueError if there are no weights, or a file is not
-  what its name says, and OSError if one cannot be read.
+  file on images. Beside open_clip's, its own configuration tells both. Raises
+  ValueError if there are no weights, they are an adapter's or pickles, or a
+  file is not what its name says, and OSError if one cannot be read.
   """
   if path.is_dir():
     folder = path

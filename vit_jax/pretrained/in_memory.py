@@ -58,7 +58,8 @@ def save(
   Args:
     model: The model, or what `load_pretrained` returned.
     params: The parameters, as arrays, of any type and on any devices. If
-      `model` is what `load_pretrained` returned, this argument is the folder.
+      `model` is what `load_pretrained` returned, this argument is the folder,
+      and the keywords but `license` have no effect.
     folder: The folder to write, which has to be new or empty.
     to: The format: hf, timm, google, big_vision, tips or torchvision.
     image_size: Height and width of the images, or one number for both; by

@@ -196,7 +196,7 @@ def list_models(pattern: str = "*") -> Models:
     wider = f"*{pattern.strip('*')}*"
     count = len(_matching(wider))
     hint = f'list_models("{wider}") has {count}' if count else "list_models()"
-    hint += " of them." if count else " has all names."
+    hint += " that contain it." if count else " has all names."
     say(f"No name is exactly {pattern!r}: {hint}")
   return models
 

@@ -102,7 +102,7 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
 
 
 def run_choice(overrides: Mapping[str, Any]) -> dict[str, Any]:
-  """Those of the overrides that choose a run's checkpoint."""
+  """Those of the overrides that only a run takes: step, best, task and base."""
   return {k: v for k, v in overrides.items() if k in _RUN_KEYWORDS}
 
 
@@ -156,8 +156,8 @@ def open_text(
     return text_of_run(open_checkpoint(source, as_trained=True, **of_run))
   if of_run:
     raise ValueError(
-      f"{', '.join(of_run)}: for a run's checkpoints, and {source} is no run: "
-      "leave it out."
+      f"{', '.join(of_run)} can only be given for a run's checkpoints, and "
+      f"{source} is no run: leave it out."
     )
   text = towers.open_text(source, locate(source, OF_TEXTS), tokenizer)
   for note in text.notes:
@@ -263,10 +263,10 @@ def _pop_image_options(overrides: dict[str, Any]) -> dict[str, Any]:
 def _open_run_for_images(
   workdir: str, image_options: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Loaded:
-  """Opens a checkpoint of a run for images of the given size and colours."""
+  """Opens a checkpoint of a run for images of the given size, mean and std."""
   loaded = _with_text(_open_run(workdir, **overrides), overrides)
-  colours = {k: image_options[k] for k in ("mean", "std") if k in image_options}
-  loaded = with_preprocessing(loaded, **colours)
+  given = {k: image_options[k] for k in ("mean", "std") if k in image_options}
+  loaded = with_preprocessing(loaded, **given)
   grid = grid_of(loaded.model, loaded.preprocessing.image_size)
   return _at_size(loaded, grid, image_options)
 
@@ -413,6 +413,6 @@ def _at_size(
   if "interpolation" in image_options:
     raise ValueError(
       f"interpolation={method!r}: this model interpolates its positions for "
-      "every image by itself, bicubically: leave it out."
+      "every image by itself: leave it out."
     )
   return resized

@@ -215,7 +215,8 @@ class Loaded(Answering):
     """Writes one file that runs without vit_jax, and prints how to run it.
 
     `vit_jax export` does the same. The program in the file takes uint8 images
-    (b, H, W, C) and returns their logits, (b, K).
+    (b, H, W, C) and returns their logits, (b, K), or their features if the
+    model has no head.
 
     Args:
       path: The file: ONNX if it ends in .onnx, else StableHLO.

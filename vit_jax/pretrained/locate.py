@@ -86,8 +86,9 @@ def _names_with_timms(source: str) -> list[str]:
 def is_trusted(source: str, workdir: str | None = None) -> bool:
   """Whether to open a source that only a file, such as a description, names.
 
-  A known checkpoint is trusted, and so are paths on this machine, and addresses
-  in the same bucket as the `workdir` that the user named.
+  A known checkpoint is trusted, and so are paths on this machine, except pipes
+  and devices, and addresses in the same bucket as the `workdir` that the user
+  named.
   """
   if "://" in source:
     is_known = source in (checkpoint.url for checkpoint in KNOWN.values())

@@ -58,7 +58,7 @@ class Naming:
     reader: The module of `formats` that reads the format, such as `timm`.
     names: The format's name of each array -> the name in the file.
     notes: Lines on what was dropped.
-    outside: Names in the file without the prefix of its arrays.
+    outside: Names in the file that lack the prefix: arrays of no such model.
   """
 
   reader: Any
@@ -70,7 +70,8 @@ class Naming:
 def recognise(stored: Shapes) -> Naming:
   """The format of a file's arrays, and their names in the file.
 
-  Raises ValueError if no known format fits, or several models are in the file.
+  Raises ValueError if no known format fits, or several models are in the file,
+  of which not exactly one has the name of an average, as "ema.".
   """
   if (plain := _recognise_below(stored, "")) is not None:
     return plain

@@ -53,9 +53,10 @@ class _Layout(NamedTuple):
 
 
 class _BoundedFile(io.FileIO):
-  """A file that limits what one read takes.
+  """A file that limits how many bytes one read may ask for.
 
-  `zipfile` reads the list of members in one read.
+  `zipfile` reads the list of members in one read, whose size the file claims. A
+  read without a size is not limited.
   """
 
   def read(self, size: int | None = -1, /) -> bytes:

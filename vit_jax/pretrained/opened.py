@@ -50,7 +50,7 @@ class Opened:
       `interpolation.resized`.
     step: The checkpoint's step; None for published weights.
     description: The checkpoint's own description; None for published weights.
-    notes: Lines on what was damaged in a workdir and skipped.
+    notes: Lines for its users, as on what was damaged in a workdir and skipped.
     restore: Reads the parameters straight onto the devices, laid out as a tree
       of shapes says; None if they have to be changed while they are read.
     held: The parameters, if they are in memory already; else None.

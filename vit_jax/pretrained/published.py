@@ -406,7 +406,8 @@ def _build(
 ) -> _Built:
   """Builds the model of an architecture; see `_fit`.
 
-  Raises ValueError if the number of heads or the grid cannot be inferred.
+  Raises ValueError if the number of heads or the grid cannot be inferred, or
+  the fields make no valid model.
   """
   fields = {"kind": "Vit", **architecture.fields, **fields}
   if fields["num_heads"] is None:

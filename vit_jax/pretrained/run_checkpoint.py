@@ -54,7 +54,8 @@ def open_run_checkpoint(
     best: Whether to take the checkpoint with the best score instead.
     as_trained: Whether to give the model as it was trained, with stacked layers
       and its task's own parts.
-    task: The run's task, as "file.py:Class", if it is one of the user's own.
+    task: The run's task, as "file.py:Class" or the class itself, if it is one
+      of the user's own.
     **fields: Fields of the model to replace.
 
   Returns:
@@ -286,7 +287,7 @@ def _blame_description(workdir: str, step: int) -> Iterator[None]:
     raise _DescriptionError(
       f"the description of checkpoint {step} of {workdir} is damaged "
       f"({type(error).__name__}: {one_line(error)}): choose another step, or "
-      "delete its folder."
+      "delete the folder of this checkpoint."
     ) from error
 
 

@@ -32,6 +32,8 @@ def overlap_of_answers(
   training split is opened again. Counted are the files of this split and, of up
   to 10,000 training images, files elsewhere that have the bytes of one of them.
   If no file can be either, nothing is opened. The line is "" if there are none.
+  With more than 100,000 images, in the run's folder or to be answered, nothing
+  is counted: the line then says that the run was trained on this folder.
 
   Args:
     description: The description of a `Loaded`; None for published weights.

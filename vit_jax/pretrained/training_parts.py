@@ -33,7 +33,7 @@ OTHERS = (
   "ln_final.",
   *hf_dpt.PARTS,
 )
-"""Beginnings of the names of arrays that this module reads."""
+"""Beginnings of the names of arrays that only `as_trained` reads."""
 _NO_POSITIONS = (
   "its decoder_pos_embed is zero, as in new models of transformers 5, so its "
   "decoder does not know where patches are; that of a run does"

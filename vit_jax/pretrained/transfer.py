@@ -176,9 +176,11 @@ def leaves(
   """Yields (path, array) for all parameters that `model` takes from `loaded`.
 
   `image_size`, `channels` and `bands`, the names of the channels if they have
-  any, are those of the new model's images. A line says how the first kernel, or
-  the vectors of channels, are adapted to other channels. Raises ValueError if a
-  parameter does not fit or is missing.
+  any, are those of the new model's images. `interpolation` says how positions
+  are fitted to them; None takes the checkpoint's own way. Without `keep_head`,
+  what serves the old task alone is left out. A line says how the first kernel,
+  or the vectors of channels, are adapted to other channels. Raises ValueError
+  if a parameter does not fit or is missing.
   """
   grid = grid_of(model, image_size)
   old_size = loaded.preprocessing.size

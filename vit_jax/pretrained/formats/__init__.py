@@ -8,5 +8,9 @@ A module that reads a format has these functions:
   an invalid or unsupported one;
 - `rules(vit, shapes)` returns the rules for the arrays to read; without shapes,
   those for the arrays to write;
-- `unused(shapes)`, if there is one, names the arrays to leave out.
+- `unused(shapes)`, if there is one, names the arrays to leave out;
+- `with_colours(architecture, arrays)`, for an architecture that `normalizes`,
+  reads the mean and the deviation that are among the arrays.
+
+`save.Target` says which functions a module needs to write a format.
 """

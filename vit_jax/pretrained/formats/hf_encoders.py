@@ -311,7 +311,8 @@ def equivalent(vit: Any) -> Any:
   if vit.position == "learned_grid" and resize != "square":
     vit = vit.clone(position="learned")
   if resize == "bilinear" and vit.registers and not vit.num_classes:
-    vit = vit.clone(layer_scale=vit.layer_scale or 1.0)  # TIPSv2 has one.
+    # TIPSv2 always has LayerScale.
+    vit = vit.clone(layer_scale=vit.layer_scale or 1.0)
   is_dinov2 = vit.layer_scale is not None and not (
     vit.rope_theta or vit.relative
   )

@@ -88,10 +88,10 @@ def _vision(
 
 
 def _check(
-  tower: Mapping[str, Any], ours: Mapping[str, tuple], what: str
+  tower: Mapping[str, Any], supported: Mapping[str, tuple], what: str
 ) -> None:
-  """Raises ValueError if a tower is of a kind that is not supported."""
-  for key, values in ours.items():
+  """Raises ValueError if a key of a tower has a value that is not supported."""
+  for key, values in supported.items():
     if tower.get(key) not in values:
       raise ValueError(
         f"its {CONFIG} says {key}={quoted(tower[key])}: that {what} is not "

@@ -29,7 +29,7 @@ def _fields(local: Shapes, _: Shapes, config: Config) -> dict[str, Any]:
 
 
 def _family(signature: str, table: str) -> TextFamily:
-  """A family with this array, whose names are those of a table."""
+  """The towers that have the array `signature`, with the names of `table`."""
   layers = (Layers("transformer.resblocks.{}."),)
   return TextFamily(
     name=open_clip.NAME,

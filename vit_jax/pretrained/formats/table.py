@@ -235,7 +235,7 @@ def _shapes(vit: Any) -> Shapes:
 
 
 def unmapped(vit: Any, rules: list[Rule]) -> list[str]:
-  """The parameters of a model, outside later layers, that no rule writes."""
+  """The parameters that no rule writes, of a model cut to its first layer."""
   return sorted(
     _shapes(vit).keys() - {path for rule in rules for path in rule.ours}
   )

@@ -490,7 +490,8 @@ def _to_halves(rule: Rule) -> Rule:
   """The rule with the numbers of each head in our order.
 
   timm rotates pairs of neighbours in a head, and we rotate its first half with
-  its second. So values and outputs are reordered alike. The heads of attention
+  its second. Values are reordered as queries and keys are, and so are the rows
+  of `out` that read them: the result is the same. The heads of attention
   pooling are not rotated, and stay as they are.
   """
   if within(rule.ours[0], "map_head"):

@@ -113,7 +113,7 @@ def infer(
     "pretrained_cfg", config.get("pretrained_cfg")
   )
   D, P = _width_and_patch(shapes, arguments, name)
-  # The heads are those of the plain ViT of this name, and the GELU is not.
+  # The heads are those of the plain ViT of this name; the GELU is NaFlexVit's.
   plain_name = str(name or "").removeprefix("naflex")
   usual_heads, gelu, guessed = timm_shared.facts_of_name(plain_name, D)
   gelu = timm_shared.facts_of_name(name, D).gelu
