@@ -42,7 +42,8 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "test",
     False,
-    "Evaluate on the test split of a folder, in place of its evaluation split.",
+    "Evaluate on the test split of the run's folder or file of labels, not on "
+    "its evaluation split.",
   )
   flags.DEFINE_string(
     "out",
@@ -66,7 +67,10 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  """Evaluates a run; raises ValueError unless one is given."""
+  """Evaluates a run.
+
+  Raises ValueError unless one is given, or for flags that exclude each other.
+  """
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.saved import calibrate_checkpoint, evaluate_checkpoint
 
@@ -140,7 +144,7 @@ def evaluate(
     folder: Other class folders, such as "new_photos", other images with masks,
       or another file of labels, to take in place of the run's evaluation split:
       all their images, or their val or test split if they have splits.
-    test: Whether to evaluate on a folder's test split instead.
+    test: Whether to evaluate on the test split of the run's own data instead.
     per_class: Whether to print precision, recall and F1 of each class as well.
     out: CSV file for the answer to every example, the highest loss first.
     **options: `step`, or `best=True` for the checkpoint with the best score;
@@ -151,7 +155,8 @@ def evaluate(
     The metrics of the task by their keys, such as "eval/top1", or "accuracy".
 
   Raises:
-    ValueError: if the folder holds no run, or its data are missing.
+    ValueError: if the folder holds no run, its data are missing, or `per_class`
+      or `out` is given and the task gives no answer for an image.
   """
   from vit_jax.run.measured import Metrics
   from vit_jax.run.saved import evaluate_checkpoint

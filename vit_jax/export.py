@@ -4,12 +4,12 @@ vit_jax export runs/digits digits.stablehlo --platforms=cpu,tpu
 vit_jax export runs/digits digits.onnx
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `vit_jax convert --list` shows. The file takes uint8
-images (b, H, W, C) for any b, normalises them, and returns float32 logits
-(b, K); if images keep their proportions, it takes their patches and how many
-there are along height and width. It is a `jax.export` artifact (StableHLO),
-which JAX promises that its releases of the next six months can read; or, if
-OUT_FILE ends in .onnx or --to says so, an ONNX file, for ONNX Runtime.
+a name that `vit_jax convert --list` shows. The file takes uint8 images
+(b, H, W, C) for any b, normalises them, and returns float32 logits (b, K); if
+images keep their proportions, it takes their patches and how many there are
+along height and width. It is a `jax.export` artifact (StableHLO), which JAX
+promises that its releases of the next six months can read; or, if OUT_FILE ends
+in .onnx or --to says so, an ONNX file, for ONNX Runtime.
 --tower=text exports the text tower of a model of images and text, from the ids
 of tokens, int32 (b, T), to embeddings (b, R).
 """

@@ -7,10 +7,11 @@ The default is a linear probe on a few images per class. knn (k nearest
 neighbours) and linear use the whole training split, and segment is a linear
 probe of the class of each pixel.
 
-DATA is a folder of images or a file of labels; --config.data.KEY=VALUE names
-other data. CHECKPOINT is a workdir, a file or a folder of published weights, an
-address, or a name that `vit_jax convert --list` shows. Images are preprocessed
-as the checkpoint requires, unless flags such as --image_size=64 override it.
+DATA is a folder of images, a file of labels, or a configuration such as digits,
+for its data set; --config.data.KEY=VALUE names other data. CHECKPOINT is a
+workdir, a file or a folder of published weights, an address, or a name that
+`vit_jax convert --list` shows. Images are preprocessed as the checkpoint
+requires, unless flags such as --image_size=64 override it.
 """
 
 import dataclasses

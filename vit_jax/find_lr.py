@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
+  """Defines the flags, and writes DATA and short ones out in `sys.argv`.
+
+  They become --config and its keys. Raises ValueError as `flags.expanded`.
+  """
   from vit_jax.run.flags import define_config_file, expanded
 
   define_config_file()

@@ -4,9 +4,9 @@ vit_jax predict runs/my_photos holiday --out answers.csv
 vit_jax predict b16_augreg_i1k_224 cat.jpg --top 5
 
 CHECKPOINT is a workdir, a file or a folder of published weights, an address, or
-a name that `vit_jax convert --list` shows. IMAGE is a file, a folder,
-which is searched recursively, a table such as new.csv, for the images that it
-names, or a quoted pattern such as "photos/**/*.jpg".
+a name that `vit_jax convert --list` shows. IMAGE is a file, a folder, which is
+searched recursively, a table such as new.csv, for the images that it names, or
+a quoted pattern such as "photos/**/*.jpg".
 With --out, the answers go to a CSV file, or to JSON Lines if it ends in .jsonl,
 and the number of images of each class is shown. The exit code is 1 if a name
 matches no image or an image cannot be read; all others are predicted. It is 2
@@ -96,8 +96,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "short_side",
     None,
-    "Shorter side to resize images to, of which --masks then reads overlapping "
-    "windows.",
+    "Shorter side to which images are resized before --masks reads overlapping "
+    "windows of them.",
     lower_bound=1,
   )
   flags.DEFINE_integer(
@@ -305,9 +305,9 @@ def _check_masks(masks: str | None) -> None:
 
 def _write_counted(
   path: pathlib.Path,
-  batches: Any,
-  to_lines: Callable[[collections.Counter[Any]], Any],
-  rows: Any,
+  batches: Iterable[list["Prediction"]],
+  to_lines: Callable[[collections.Counter[str]], "Lines"],
+  features: "FeatureFile | None",
   images: int,
 ) -> int:
   """Writes a file of answers, and prints the number of images of each class.
@@ -315,15 +315,15 @@ def _write_counted(
   `to_lines` is a function from the counts, which it fills, to a function from
   predictions to lines. Returns the exit code.
   """
-  counts: collections.Counter[Any] = collections.Counter()
-  code = _write(path, batches, to_lines(counts), rows)
+  counts: collections.Counter[str] = collections.Counter()
+  code = _write(path, batches, to_lines(counts), features)
   _print_counts(counts, images)
   return code
 
 
 def _open_features(
   features: str | None, layers: tuple[int, ...]
-) -> contextlib.AbstractContextManager[Any]:
+) -> "contextlib.AbstractContextManager[FeatureFile | None]":
   """A context that yields the file of features to write.
 
   It yields None if no file is named.
@@ -350,8 +350,8 @@ def _output_file(out: str) -> tuple[pathlib.Path, str]:
 
 
 def _track(
-  batches: Iterable[Any], files: Any, batch_size: int
-) -> tuple[Iterable[Any], int]:
+  batches: Iterable[list["Prediction"]], files: Any, batch_size: int
+) -> tuple[Iterable[list["Prediction"]], int]:
   """The batches, with a progress bar, and the number of images."""
   from vit_jax.data.reading.named_images import find_images
   from vit_jax.runtime.display import Display

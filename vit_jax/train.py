@@ -3,12 +3,12 @@
 vit_jax train my_photos --epochs 20 --lr 3e-4
 vit_jax train my_photos --pretrained hf_s14_dinov2
 
-DATA is a folder of images or a file of labels, to train on with
-configs/image_folder.py, or a configuration. The workdir is then runs/NAME. With
---pretrained, which names published weights or a run, they are fine-tuned with
-configs/finetune.py, or its variant for few images, in runs/NAME_WEIGHTS. Any
-key of the configuration can be overridden, as in
---config.optimizer.weight_decay=0.1.
+DATA is a folder of images or a file of labels, whose labels choose the
+configuration, or a configuration. The workdir is then runs/NAME. Classes are
+learned with configs/image_folder.py. With --pretrained, which names published
+weights or a run, these are fine-tuned with configs/finetune.py, or its variant
+for few images, in runs/NAME_WEIGHTS. Any key of the configuration can be
+overridden, as in --config.optimizer.weight_decay=0.1.
 
 The same command resumes a run that was stopped from its newest checkpoint; the
 result is bit for bit the same as without the stop. Ctrl-C and SIGTERM save the
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
+  """Defines the flags, and writes DATA and short ones out in `sys.argv`.
+
+  They become --config and its keys. Raises ValueError as `flags.expanded`.
+  """
   from vit_jax.run.flags import define_config_file, expanded
 
   flags.DEFINE_string(
@@ -114,7 +118,7 @@ def train(
   Args:
     data: A folder of images, a file of labels, or a configuration, as a file, a
       name or what `vit_jax.config.load_config` returned.
-    config: The configuration, if not the one that suits a folder.
+    config: The configuration, in place of the one that suits the data.
     workdir: The run's folder; by default `runs/NAME`.
     pretrained: Weights to start from; anything that `load_pretrained` reads,
       or what it returned.
@@ -135,7 +139,8 @@ def train(
     ValueError: if the settings or the data do not fit, before anything is
       compiled, or an image cannot be read.
     Interrupted: if the process was told to stop, after the state is saved.
-    FloatingPointError: if the loss is not finite, or the run has diverged.
+    FloatingPointError: if the loss is not finite for `max_skipped_steps`
+      consecutive steps, or the run has diverged.
     OSError: if the last checkpoint could not be saved.
 
   Example:

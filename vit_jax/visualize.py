@@ -10,9 +10,9 @@ the folder --out:
 - for each image: its numbered patches; the raw attention of a layer, the
   attention rollout (Fig. 6 and 14) and the patches that support a class; the
   raw attention by head and by layer; and a sheet of predictions;
-- with --pca, for each image: the first principal components of the features
-  of all images' patches, after --layer, as red, green and blue; with
-  --foreground the next three, where the first is high;
+- with --pca, for each image: the first three principal components of the
+  features of all images' patches, after --layer, as red, green and blue; with
+  --foreground, the second to the fourth, of patches where the first is high;
 - for all images together: the mean attention distance of each head (Fig. 7).
 
 The arrays behind the figures are written to arrays.npz. The exit code is 1 if

@@ -17,7 +17,8 @@ from vit_jax.runtime.files import read_regular
 
 SIDE = 32  # Pixels of a thumbnail.
 # A copy may show only a part of the image, of at least 4/5 of its sides. These
-# are the sides, and the sizes, that a part may have.
+# are the sides that a part may have; a few sizes for a first comparison; and
+# all sizes for a finer one.
 _PART_SIDES = range(SIDE - 1, SIDE * 4 // 5, -1)
 _COARSE = [(29, 29), (26, 26), (26, SIDE), (SIDE, 26)]
 _FINE = [
@@ -80,7 +81,8 @@ def are_copies(one: Thumbnail, other: Thumbnail) -> bool:
   """Whether two thumbnails are of copies.
 
   A copy may have another size, contrast or brightness, be mirrored or turned by
-  a multiple of 90 degrees, or be cut to at least 4/5 of one or both sides.
+  a multiple of 90 degrees, or be cut to at least 4/5 of one or both sides. Two
+  thumbnails without contrast count as copies.
   """
   are_flat = one.std() < _FLAT, other.std() < _FLAT
   if any(are_flat):

@@ -165,7 +165,7 @@ def read_image(
 ) -> Any | str:
   """Returns the transform of an image, or the reason it cannot be read.
 
-  Raises ValueError for an array of another type or shape.
+  Raises ValueError for an array that is no picture by its type or shape.
   """
   try:
     return transform(as_file(picture))

@@ -34,7 +34,8 @@ class Attention:
     grid: Number of patches along height and width, (h, w).
     prefix: Number of tokens before the patches.
     stride: Distance between neighbouring patches in pixels.
-    readout: Share of each token in the output; None with a MAP head.
+    readout: Share of each token in the output; None if attention decides it,
+      as with a MAP head.
     class_token: Whether the first token is the class token.
     has: Which channels each image has, if each of them has tokens of its own.
   """
@@ -232,13 +233,14 @@ def _unwrapped(seen: Any) -> Any:
   )
 
 
-def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
+def _attention(model: BaseVit, images: Inputs, tree: Any) -> Attention:
   """Makes an `Attention` on the host, in float32, from a tree of `_seen`."""
   has = None
   if isinstance(images, Patches):
     grid = 1, images.values.shape[1]
   else:
-    grid = grid_of(model, images.shape[1:3])
+    _, H, W, _ = images.shape
+    grid = grid_of(model, (H, W))
   N = grid[0] * grid[1]
   if model.channel_tokens and not isinstance(images, Patches):
     from vit_jax.models.channels import present
@@ -263,7 +265,7 @@ def _attention(model: BaseVit, images: Any, tree: Any) -> Attention:
 
 
 def _pool(model: BaseVit, tree: Any, N: int) -> np.ndarray:
-  """The weights of all tokens in a MAP head, (B, k, S); 0 if it skips them.
+  """The weights of all tokens in a MAP head, (B, k, S); 0 for skipped ones.
 
   N is the number of tokens after those before the patches.
   """

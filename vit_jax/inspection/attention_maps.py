@@ -85,8 +85,8 @@ def rollout(
   Eq. 2, rows are scaled to sum to 1, and the layers' matrices are multiplied
   (App. D.8, arXiv:2005.00928). The output is that of the class token. Without
   one, it is the mean over tokens, or over tokens weighted by the MAP head's
-  probe. A map sums to 1, less the share of the class token. Raises ValueError
-  if `fusion` is unknown or `discard` is not in [0, 1).
+  probe. A map sums to 1, less the share of the tokens before the patches.
+  Raises ValueError if `fusion` is unknown or `discard` is not in [0, 1).
 
   Args:
     fusion: How heads are fused, one of `FUSIONS`.
@@ -208,7 +208,10 @@ def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:
 def _without_lowest(
   A: Float[np.ndarray, "B S S"], fraction: float, class_token: bool
 ) -> Float[np.ndarray, "B S S"]:
-  """Sets a fraction of each matrix, its lowest weights, to zero."""
+  """Sets a fraction of each matrix, its lowest weights, to zero.
+
+  With a `class_token`, its attention to itself is kept.
+  """
   if not fraction:
     return A
   flat = A.reshape(len(A), -1)

@@ -141,8 +141,9 @@ def add_legend(
   """Adds a legend of at most five lines outside of a figure's axes.
 
   It stands to the right, at half the height, as a title may be as wide as the
-  figure; or below the chart, if it would leave the chart less than two thirds
-  of the width. Names for which there is no room are counted in the last line.
+  figure. With more than five names, or if the chart would be left less than two
+  thirds of the width, it stands below the chart, which gets taller by its
+  lines. Names for which there is no room are counted in the last entry.
   """
   handles = [*handles]
   names = [short(name) for name in names]

@@ -170,7 +170,7 @@ def confusion_figure(
 
 
 def narrowest(figure: Figure) -> float:
-  """Inches to which a chart can shrink: a matrix needs room for its text."""
+  """The least width of a chart in inches; a matrix needs room for its text."""
   axes = figure.axes[0]
   if not axes.images:
     return NARROW
@@ -188,8 +188,9 @@ def _widest(labels: Sequence[Text]) -> float:
 def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
   """Draws accuracy by probability, a reliability diagram (arXiv:1706.04599).
 
-  The area of a bin's dot grows with its number of answers. `bins` are those
-  that `ConfusionMatrix.calibration` returns.
+  The area of a bin's dot grows with its number of answers. A row of `bins` has
+  this number, the share of right answers and their mean probability, as
+  `ConfusionMatrix.calibration` returns them.
   """
   count, right, probability = bins.T
   labels = "probability of the answer", "share of right answers"

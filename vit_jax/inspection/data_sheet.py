@@ -79,7 +79,7 @@ def inspect_folder(
   all_splits: Any = [splits.train, splits.eval, splits.test]
   folders = [folder for folder in all_splits if folder is not None]
   total = sum(map(len, folders))
-  # RGB images take the mean and deviation of the weights that they start from.
+  # A run on RGB images takes the mean and deviation of its pretrained weights.
   measured = channels != 3 or bool(bands)
   each = look_at(folders, spec, labels, measured=measured)
   files = display.track(each, "reading", total)

@@ -57,9 +57,10 @@ def visualize_files(
 ) -> int:
   """Writes figures and arrays; returns the exit code.
 
-  A line for each image has the names of its figures. The arguments are those of
-  the command. Without `names` of images, only the model's parameters are drawn.
-  Raises ValueError if no name matches an image, the model is not a `Vit`, or
+  The code is 1 if an image is missing or cannot be read. A line for each image
+  has the names of its figures. The arguments are those of the command. Without
+  `names` of images, only the model's parameters are drawn. Raises ValueError if
+  no name matches an image, the model is a ResNet, which has no attention, or
   matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
@@ -116,8 +117,8 @@ def attention_picture(
 ) -> Image.Image:
   """Draws what a model attends to; see `Loaded.attention`.
 
-  Raises ValueError if it is not one image, it cannot be read, the model is not
-  a `Vit`, or has no such layer or class, or matplotlib is missing.
+  Raises ValueError if it is not one image, it cannot be read, the model is a
+  ResNet or has no such layer or class, or matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   options = Options(layer=layer, class_name=class_name)

@@ -111,8 +111,9 @@ def patch_colours(
 ) -> list[Float[np.ndarray, "_ _ 3"]]:
   """The first three principal components over the patches of all images.
 
-  Each is scaled to [0, 1], and a component's sign is that of its largest part.
-  Raises ValueError if too few patches are kept.
+  Each is scaled to [0, 1], and the sign of a component is chosen so that the
+  largest entry of its direction is positive. Raises ValueError if too few
+  patches are kept.
 
   Args:
     foreground: Share in (0, 1) of the range of the first component. Patches
@@ -158,7 +159,7 @@ def check_vit(model: Model) -> Any:
 def _principal(
   X: Float[np.ndarray, "N D"], count: int
 ) -> Float[np.ndarray, "D count"]:
-  """The first principal directions, each with its largest part positive.
+  """The first principal directions, each with its largest entry positive.
 
   They are computed from the smaller Gram matrix, many times as fast as an SVD.
   """

@@ -104,7 +104,10 @@ def shortened(text: str, fits: Callable[[str], bool]) -> str:
 
 @functools.lru_cache(4096)
 def font_file(text: str) -> str | None:
-  """A font of the machine, for a text that DejaVu lacks; None without one."""
+  """A font of the machine for a text, if DejaVu lacks one of its characters.
+
+  None if DejaVu has them all, or no font of the machine has.
+  """
   lacking = [c for c in text if not (c.isascii() or _has(None, c))]
   if not lacking:
     return None

@@ -33,9 +33,10 @@ def recognised(
 ) -> tuple[DataSettings, Labels, list[str]]:
   """The settings, the kind of labels, and a line if the data have no classes.
 
-  The line is in a list, which is empty otherwise. Unless the user gave a task
-  or columns, the kind is recognised from the data, as `vit_jax train` does; a
-  task that is not the default one is always kept.
+  The line is in a list, which is empty otherwise. Unless the user gave a task,
+  the kind is recognised from the data, as by `vit_jax train`, and so are the
+  columns of labels unless the settings name some. A task that is not the
+  default one is always kept.
   """
   kind: Labels = data.label_kind or SINGLE
   notes: list[str] = []

@@ -1,7 +1,7 @@
 """Writes a report on one or several runs as a single HTML file.
 
 vit_jax report runs/my_photos
-vit_jax report runs/small runs/large --best --out both.html
+vit_jax report runs/small runs/large --out both.html
 
 The file needs no network. It shows the training curves, the configuration and
 the command that repeats the run. The checkpoint is evaluated again for the

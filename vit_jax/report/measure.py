@@ -82,7 +82,7 @@ class Measured:
   metrics: dict[str, Any]
   class_names: Sequence[str]
   groups: Sequence[ExampleGroup]
-  filters: Float[np.ndarray, "n P P 3"] | None
+  filters: Float[np.ndarray, "n P P C"] | None
   positions: Float[np.ndarray, "h w h w"] | None
   panels: Sequence[Photograph] = ()
   total_steps: int | None = None

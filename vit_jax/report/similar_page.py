@@ -82,8 +82,8 @@ def page(
 def _query_headline(result: Answers) -> str:
   """A sentence on the number of queries and images."""
   count = len(result.queries)
-  queries = "one image" if count == 1 else f"{count:,} images"
-  return f"The nearest of {queries} among {len(result.files):,}."
+  queries = "one query" if count == 1 else f"{count:,} queries"
+  return f"The nearest of {queries} among {len(result.files):,} images."
 
 
 def _headline(result: Similar) -> str:
