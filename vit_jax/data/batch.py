@@ -23,7 +23,9 @@ A transform may make the label itself, from the label of the example.
 """
 
 SIZE = "size"
-"""Name of the array with an image's patches along height and width.
+"""Name of the array with the number of an image's patches along each side.
+
+It has the number along the height, then that along the width.
 
 Only batches of images of any size have it.
 """
@@ -35,14 +37,16 @@ Only batches for models that do not need all bands have it.
 """
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
-_MIXED = (
-  2  # The end of the key of a `Mixture`'s draws, which no other draw has.
-)
+# The end of the key of a `Mixture`'s draws, which no other draw has.
+_MIXED = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-  """The shape and type of an array of one example, or of a batch."""
+  """The shape and type of an array of one example, or of a batch.
+
+  `dtype` may be anything that `np.dtype` takes, and is kept as an `np.dtype`.
+  """
 
   shape: tuple[int, ...]
   dtype: Any = np.uint8
@@ -115,7 +119,8 @@ class Mixture:
   def spec(self) -> Spec:
     """For each array, the largest that one of the transforms makes.
 
-    The arrays of a batch have at most as many bytes, and a batch may lack some.
+    An array of a batch has at most as many bytes. A batch lacks the arrays that
+    its own transform does not make.
     """
     arrays: dict[str, ArraySpec] = {}
     for transform in self.transforms:
@@ -132,7 +137,7 @@ class Mixture:
     raise NotImplementedError
 
   def about(self, source: Source) -> str:
-    """A line on the transforms, their shares, and what they say of a source."""
+    """A line with the transforms, their shares, and what their `about` says."""
     text = "; ".join(f"{share:.1%}: {one}" for one, share in by_share(self))
     found = (getattr(one, "about", None) for one in self.transforms)
     lines = dict.fromkeys(about(source) for about in found if about)
@@ -200,8 +205,8 @@ def as_transform(transform: Any, source: Source, *, train: bool) -> Transform:
   """Returns a `Transform` as it is, and makes one of a plain function.
 
   A function from encoded bytes (and, in training, a generator) to pixels does
-  not tell their shape, so it is called once, with the first image that it can
-  read. Raises UnreadableImageError if it can read none.
+  not tell their shape, so it is called with one image after another until it
+  can read one. Raises UnreadableImageError if it can read none of them.
   """
   if isinstance(transform, Transform):
     return transform

@@ -42,9 +42,10 @@ class Source(Protocol):
 
   A source can be pickled, since each worker process gets a copy, and can be
   read from several threads at once. It may also have a method
-  `labels(indices)` that returns the labels of some examples as an array, if
-  that costs less than reading them, and an attribute `label_spec`, a
-  `data.batch.ArraySpec`, if a label is not the index of a class.
+  `labels(indices)` that returns the labels of some examples as an array, and a
+  method `ids(indices)` that returns their ids as a list, if that costs less
+  than reading them. It has an attribute `label_spec`, a `data.batch.ArraySpec`,
+  if a label is not the index of a class.
   """
 
   name: str
@@ -59,7 +60,7 @@ class Source(Protocol):
     ...
 
   def read(self, indices: Sequence[int]) -> list[Example]:
-    """Returns several examples; some sources are faster than one by one."""
+    """Returns several examples; some sources read them faster together."""
     return [self[index] for index in indices]
 
   def __repr__(self) -> str:
@@ -176,7 +177,10 @@ class BalancedClasses(Subset):
 
 
 class UnreadableImageError(ValueError):
-  """Raised for an image that cannot be decoded; says which one and why."""
+  """Raised for an image that cannot be decoded; says why.
+
+  Where the image is that of an example, the message begins with its id or path.
+  """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +196,7 @@ class ImageSpec:
       white; None for 0 and 65535.
     fast_dct: Whether JPEG files are decoded by the fast and less exact integer
       transform, which is TensorFlow's default. Its pixels differ from those of
-      the exact one by a level of 255 on average.
+      the exact one by one level of 255 on average.
     stored: Whether the bands of a TIFF file are taken as they are stored, even
       if they are 1 or 3.
   """

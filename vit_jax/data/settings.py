@@ -57,10 +57,10 @@ def check_address(name: str, value: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings(Section):
-  """Where the images come from: a folder of class folders, or a TFDS data set.
+  """Where the images come from: a folder, packed images, or a TFDS data set.
 
-  A folder takes precedence over a name. Images and packed images exclude each
-  other. A configuration's `data` has a task as well, see `tasks.settings`.
+  `root` takes precedence over `name`; `root` and `dir` exclude each other. A
+  configuration's `data` has a task as well, see `tasks.settings`.
   """
 
   # The fields that have no effect without a file of labels.
@@ -111,7 +111,8 @@ class DataSettings(Section):
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
-    "else the only other one, and for numbers every column but file and split.",
+    "or else the only column beside file and split. For numbers, it takes all "
+    "columns beside these.",
   )
   label_separator: str | None = setting(
     None,
@@ -171,9 +172,10 @@ class DataSettings(Section):
   )
   eval_split: str | None = setting(
     None,
-    'Split to evaluate on. The default is "test" for a TFDS data set and '
-    '"validation" for a packed one; for a folder it is val, or test if there '
-    "is no val, or a held-out part of train if there is neither.",
+    'Split to evaluate on. The default is "test" for a TFDS data set; '
+    '"validation" for a packed one, or "test" if it has none; and for a folder '
+    "val, or test if there is no val, or a held-out part of train if there is "
+    "neither.",
     legacy_default="test",
   )
   eval_fraction: float = setting(
@@ -246,7 +248,10 @@ class DataSettings(Section):
 
   @property
   def label_kind(self) -> Any:
-    """The `Labels` that a file of labels has; None takes single classes."""
+    """The kind of labels, a `reading.labels.Labels`; None for single classes.
+
+    The settings of `tasks.settings` give the kind that their task reads.
+    """
     return None
 
   @property
@@ -255,9 +260,9 @@ class DataSettings(Section):
     return bool(self.root or self.dir)
 
   def __post_init__(self):
-    """Checks fields that depend on each other, and sets `root` if it is None.
+    """Checks fields that depend on each other; raises ValueError.
 
-    `root` is then the folder of the file of labels. Raises ValueError.
+    If there is a file of labels and no `root`, `root` becomes its folder.
     """
     super().__post_init__()
     names = self.band_names
@@ -296,7 +301,10 @@ class DataSettings(Section):
     return True
 
   def _alternatives(self, name: str) -> str:
-    """Words for what a field of `_of_labels_file` may need in place of one."""
+    """The end of a message: what the field may need but a file of labels.
+
+    `name` is that of a field of `_of_labels_file`.
+    """
     del name
     return ""
 
@@ -414,7 +422,7 @@ class TrainTransformSettings(Section):
     needs="randaugment_layers",
   )
   three_augment: bool = setting(
-    False, "Make each image grey, solarize it or blur it (DeiT III)."
+    False, "Make each image grey, solarize it or blur it, at random (DeiT III)."
   )
   colour_jitter: float = setting(
     0.0,
@@ -458,8 +466,8 @@ class EvalTransformSettings(Section):
   crop: str = setting(
     "resize",
     '"resize" resizes the whole image to the size of the model; "center" '
-    'resizes it in proportion and cuts out its centre; "squash" does the same '
-    "without keeping the proportions.",
+    'resizes it in proportion and cuts out its centre; "squash" resizes it '
+    "without keeping its proportions, and cuts out its centre.",
     choices=EVAL_CROPS,
   )
   resize_ratio: float = setting(
@@ -507,8 +515,8 @@ class EvalTransformSettings(Section):
 class NormalizationSettings(Section):
   """Mean and standard deviation of the channels, in units of full scale.
 
-  None takes the checkpoint's of `pretrained`, or 0.5 for RGB, which gives
-  [-1, 1].
+  None takes those of the checkpoint that `pretrained` names, or 0.5 for RGB,
+  which gives [-1, 1].
   """
 
   window: tuple[float, float] | None = setting(

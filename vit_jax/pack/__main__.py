@@ -78,11 +78,12 @@ def define_flags() -> None:
   says = "Let a file of labels name images outside of its folder."
   flags.DEFINE_bool("outside", False, says)
   says = (
-    "How images to hold out are chosen, as data.held_out_by; if OUT holds a "
-    "packing already, by default as there."
+    "How the images to hold out are chosen, as by data.held_out_by; by default "
+    "as in the packing that OUT holds already, if there is one."
   )
   flags.DEFINE_enum("held_out_by", None, HELD_OUT_BY, says)
-  flags.DEFINE_string("name", None, "The data set's name; OUT's by default.")
+  says = "The data set's name; by default that of the folder OUT."
+  flags.DEFINE_string("name", None, says)
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
   flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
   flags.DEFINE_integer("shard_mib", 128, "Size of each file, in MiB.", 1)

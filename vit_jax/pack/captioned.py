@@ -27,9 +27,9 @@ from vit_jax.data.settings import DataSettings
 def open_rows(settings: DataSettings) -> dict[str, Any]:
   """Opens the splits of a CSV or JSONL file, as `label_file.open_folder` does.
 
-  They have captions if a column has one of the names in `COLUMNS`; beside a
-  column of classes, only if it is called caption or captions. Raises ValueError
-  as `open_folder` does.
+  They have captions if `captions_and_classes` finds a column of captions by its
+  name; beside a column of classes, only one called caption or captions counts.
+  Raises ValueError as `open_folder` does.
   """
   assert settings.labels_file
   columns = column_names(settings.labels_file)

@@ -40,11 +40,16 @@ _OTHER = (
 class Note:
   """The contents of a complete shard.
 
-  `plan` is the digest of the plan that it belongs to; earlier versions did not
-  write it.
+  Attributes:
+    classes: The number of images of each class.
+    bytes: The size of the shard.
+    sha256: The SHA-256 of the shard, in hexadecimal digits.
+    unreadable: A line on each image that could not be packed.
+    plan: The digest of the plan that the shard belongs to; None in the notes of
+      earlier versions.
   """
 
-  classes: list[int]  # The number of images of each class.
+  classes: list[int]
   bytes: int
   sha256: str
   unreadable: list[str]
@@ -139,7 +144,10 @@ def _read_object(path: epath.Path) -> dict[str, Any] | None:
 
 
 def rule_in_plan(rule: Holdout | None) -> dict[str, Any]:
-  """The part of a plan on the rule that holds images out; {} for "rank"."""
+  """The part of a plan on the rule that holds images out.
+
+  It is {} without a rule, and for the rule "rank", which plans do not name.
+  """
   if rule is None or rule.by == "rank":
     return {}
   chosen = {k: v for k, v in rule.as_settings().items() if v is not None}
@@ -220,7 +228,7 @@ def _names(folder: epath.Path) -> set[str]:
 
 
 def remove_drafts(folder: epath.Path) -> None:
-  """Removes the drafts that a killed command or a cut has left."""
+  """Removes the drafts that a killed command or a power cut has left."""
   if "://" not in os.fspath(folder):
     for place in (folder, folder / _FOLDER):
       files.remove_drafts(pathlib.Path(place))

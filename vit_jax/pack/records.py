@@ -17,6 +17,7 @@ from vit_jax.pack.captioned import captions_in
 from vit_jax.runtime.files import open_anywhere
 
 Splits = Mapping[str, Source]
+"""The splits to pack, by TFDS's names."""
 
 # TFDS's names of our splits.
 TFDS_NAMES = {"train": "train", "eval": "validation", "val": "validation"}
@@ -144,8 +145,8 @@ class Records(Source):
       texts = self._texts(file, index) if self.captions else {}
     return {"image": image, "label": listing.label[index], "id": name, **texts}
 
-  def _texts(self, file: IO[bytes], index: int) -> Any:
-    """The captions of an image, from the archive that it is in."""
+  def _texts(self, file: IO[bytes], index: int) -> dict[str, list[str]]:
+    """The captions of an image, as `captions`, from the archive it is in."""
     start, size, is_json = self._listing.texts[3 * index : 3 * index + 3]
     file.seek(start)
     ending = "json" if is_json else "txt"

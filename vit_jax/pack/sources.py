@@ -25,8 +25,8 @@ _ONE_CLASS = (
   "a packed image has one class; vit_jax train reads several labels from the "
   "table itself"
 )
-# What errors on a table advise by keys of a configuration, and what to do
-# without one.
+# Patterns of advice in errors on a table that names keys of a configuration,
+# each with the advice that takes its place.
 _WITHOUT_KEYS = {
   r"Name the one to learn, as in .*": "Call the one with the classes label.",
   r"Several labels of an image, of which .*": f"{_ONE_CLASS.capitalize()}.",
@@ -143,13 +143,14 @@ class BucketImages(Records):
 
 
 def open_bucket(address: str) -> Splits:
-  """Lists the images of a bucket's folder, a thousand names a request.
+  """Lists the images of a bucket's folder, a thousand names by each request.
 
   The folder holds class folders, or `train` and `validation` or `test` (see
   `split_names.likely_splits`) that hold them. Nothing is held out of a folder
   without splits: choose a part when you train, as in
   `--config.data.train_split`. Raises ValueError if there is no train folder
-  beside other splits, or another split has a class that it lacks.
+  beside other splits, there are fewer than two classes, or another split has a
+  class that the train folder lacks.
   """
   system, root = extras.load("fsspec.core", "gcs").url_to_fs(address)
   paths = {

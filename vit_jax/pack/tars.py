@@ -104,9 +104,9 @@ class _Lacks:
   def check_captions(self, *, has_labels: bool, has_captions: bool) -> bool:
     """Returns whether captions are packed, which is so if all images have one.
 
-    If only some labelled images have captions, these are left out, and a line
-    says so. Raises ValueError if some images have a label and others have none,
-    or images without a label have no caption.
+    If only some of the labelled images have captions, all captions are left
+    out, and a line says so. Raises ValueError if some images have a label and
+    others have none, or if one has neither a label nor a caption.
     """
     if has_labels and self.label:
       raise ValueError(self.label)

@@ -367,7 +367,7 @@ def test_a_row_without_a_class_says_what_to_do(tmp_path, cells, advice):
       SEVERAL,
       "data.label_columns has effusion, and no training row of",
     ),
-    ("1,0", {"unknown": "9"}, SINGLE, "data.unknown='9' is for several labels"),
+    ("1,0", {"unknown": "9"}, SINGLE, "data.unknown='9' is for images with"),
     ("1,0", {"uncertain": "ignore"}, NUMBERS, "data.uncertain='ignore' is for"),
     (
       "1,0",

@@ -46,7 +46,8 @@ _CHUNK = 256  # Examples held in memory as encoded files at a time.
 class _Batches:
   """Batches of transformed examples; `rows` are this host's rows of each.
 
-  `compute(k)` is batch k, in the arrays `out` if they are given. With `skip`,
+  `compute(k)` is batch k, in the arrays `out` if they are given, and under
+  `UNREADABLE` a line on each image that could not be read. With `skip`,
   unreadable images are passed over; otherwise they raise an error.
   """
 
@@ -60,7 +61,8 @@ class _Batches:
   def spec(self) -> dict[str, ArraySpec]:
     """The `ArraySpec` of each array of this host's rows of a batch.
 
-    If batches differ in their shapes, it is that of `Mixture.spec`.
+    If batches differ in their shapes, each array has the largest of its shapes,
+    as in `Mixture.spec`.
     """
     row = row_spec(self.transform, label_spec(self.source))
     return batch_spec(row, len(self.rows))
@@ -102,8 +104,9 @@ class TrainBatches(_Batches):
   and p decides everything about it: the epoch p // n of n examples, the example
   (entry p % n of the epoch's order), and the key (seed, p) of the random
   numbers that augment it. With `repeats`, batch k has m = ceil(batch_size /
-  repeats) examples, those of the positions k * m on, and row r shows the one at
-  r % m. Copies of an example are far apart, since Mixup mixes neighbours. If
+  repeats) examples, those of the positions k * m on, and row r shows the one of
+  position k * m + r % m. Copies of an example are far apart, since Mixup mixes
+  neighbours. If
   `transform` is a `Mixture`, (seed, k) decides which of its transforms makes
   batch k.
   """
@@ -206,7 +209,7 @@ class EvalBatches(_Batches):
     """This host's rows of batch k, by array; see `spec`.
 
     Rows beyond the source's end and those of unreadable images are 0, and so is
-    their mask.
+    their mask; only `skipped` is true for an unreadable image.
     """
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))
@@ -231,8 +234,9 @@ def batch_ids(
 ) -> list[str]:
   """Returns the `id` of each example in a training batch, over all hosts.
 
-  An example that cannot be read has no id, so its index is given. In a run with
-  on_unreadable="skip", the batch held another image in its place.
+  It is for a run whose batches show an example once, without `repeats`. For a
+  file that cannot be read, which has no id, the list has the example's index.
+  In a run with on_unreadable="skip", the batch held another image in its place.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("test", data.DataSettings(name="digits"))
@@ -294,8 +298,9 @@ def _order(num_examples: int, seed: int, epoch: int) -> np.ndarray:
 class KeyedRandom:
   """Generators keyed by (seed, position).
 
-  They equal `Generator(Philox(key=[seed, position]))`, but one generator is
-  reset, as making one for each image takes as long as decoding a small one.
+  They equal `Generator(Philox(key=[seed, position]))`, but a single generator
+  is reset for each image: making a new generator takes as long as decoding a
+  small image.
   """
 
   def __init__(self, seed: int):
@@ -315,8 +320,8 @@ def read(
 ) -> Iterator[_Read]:
   """Yields examples; in place of an unreadable one, the error it raised.
 
-  `Source.read` calls the source's `__getitem__` for each index, unless the
-  source has a faster way.
+  `Source.read` reads at most `chunk` examples at a time. It calls the source's
+  `__getitem__` for each index, unless the source has a faster way.
   """
   for start in range(0, len(indices), chunk):
     some = indices[start : start + chunk]

@@ -24,13 +24,15 @@ def as_grain(
 ) -> "grain.MapDataset[dict[str, Any]]":
   """Makes a `grain.MapDataset` of the images that `Loader` gives, in its order.
 
-  Element p is bit for bit row p % B of batch p // B of `Loader.train`, whatever
-  the batch size B: image and augmentation depend on (seed, p) alone. Grain's
+  Element p is bit for bit row p % B of batch p // B of `Loader.train` without
+  `repeats`, whatever the batch size B: image and augmentation depend on (seed,
+  p) alone. Grain's
   slices, batches, processes and restored iterators keep that, and each epoch
   has an order of its own. Host i of n takes `as_grain(...)[i::n]`. Returns
-  elements with `image` uint8 (H, W, C), `label` int32 or float32 (K,), and
-  `skipped` bool; without a seed also `mask`, as `EvalPasses` has it. Raises
-  ValueError if an argument is out of range, or Grain is not installed.
+  elements with `image` uint8 (H, W, C), `label` int32 (or of the source's
+  `label_spec`), and `skipped` bool; without a seed also `mask`, as `EvalPasses`
+  has it. Raises ValueError if `seed` or `on_unreadable` is out of range, or
+  Grain is not installed.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("train", data.DataSettings(name="digits"))

@@ -37,9 +37,10 @@ class EvalPasses(contextlib.AbstractContextManager):
   The workers start with `start` or the first pass, stay for the next ones, and
   stop at `close` or the end of a `with` block; a pass that was left early makes
   the next one start them anew. The length is the number of batches in a pass,
-  and is equal on all hosts. A batch holds `image` uint8 (b, H, W, 3), `label`
-  int32 (b,), `mask` float32 (b,), 1 for an example and 0 for padding and
-  skipped images, and `skipped` bool (b,), true for an unreadable image.
+  and is equal on all hosts. A batch holds the arrays of the transform, such as
+  `image` uint8 (b, H, W, C); `label`, int32 (b,) or what the source's labels
+  are; `mask` float32 (b,), 1 for an example and 0 for padding and skipped
+  images; and `skipped` bool (b,), true for an unreadable image.
   `unreadable` has the unreadable images of all passes, as
   `BatchIterator.unreadable`.
   """
@@ -179,14 +180,15 @@ class Loader:
 
     Args:
       transform: A `data.batch.Transform`, or a function (encoded, rng) -> uint8
-        (H, W, 3), of one shape, which is called once to learn it.
+        (H, W, 3), of one shape, which is called for an image to learn it.
       batch_size: Examples over all hosts.
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
       first_batch: The number of the first batch; a run that is resumed after
         step n begins with batch n.
       repeats: Times that a batch shows an example, augmented anew each time.
       packing: How the images share rows, for a transform that is an
-        `IntoPatches` or a `WithTexts` of one; None gives each image a row.
+        `IntoPatches` or a `WithTexts` of one; b is then the rows on this host.
+        None gives each image a row.
     """
     self.check(source, batch_size, seed)
     checked("first_batch", int, first_batch, NOT_NEGATIVE)
@@ -215,12 +217,11 @@ class Loader:
   ) -> EvalPasses:
     """Passes over every example exactly once, in the source's order.
 
-    At most as many processes decode as there are batches; a process for a
-    single batch would be slower than a thread. Raises ValueError for an
-    argument out of range, before any worker starts. `transform` is a
-    `data.batch.Transform`, or a function from encoded to uint8 (H, W, 3), of
-    one shape. `batch_size` counts examples over all hosts; the last batch is
-    padded to it.
+    At most as many processes decode as there are batches; a single batch is
+    prepared by a thread, which is faster. Raises ValueError for an argument out
+    of range, before any worker starts. `transform` is a `data.batch.Transform`,
+    or a function from encoded bytes to uint8 (H, W, 3), of one shape.
+    `batch_size` counts examples over all hosts; the last batch is padded to it.
     """
     rows = self._rows(batch_size)
     if len(source) == 0:
@@ -288,10 +289,12 @@ def workers_for(photographs: bool, image_size: tuple[int, int]) -> int:
 
 
 def _start_workers(
-  sequence: Any, first: int, num_workers: int
+  computed: batches.TrainBatches | batches.EvalBatches,
+  first: int,
+  num_workers: int,
 ) -> BatchIterator:
   """Starts to prepare the batches from number `first` on, and returns them."""
-  return BatchIterator(sequence, first, num_workers, sequence.spec)
+  return BatchIterator(computed, first, num_workers, computed.spec)
 
 
 def num_cores() -> int:

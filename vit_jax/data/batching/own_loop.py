@@ -61,12 +61,14 @@ def open_data(
   (1438, (8, 16, 16, 3), (8,))
 
   Args:
-    split: "train", "eval", or "test", which only folders have.
+    split: "train", "eval", or "test", as for `open_source`.
     data: A folder of class folders, or the settings of other data, such as
       `DataSettings(name="digits")`.
     image_size: Height and width of the images, or one side of square ones.
     batch_size: Examples of a batch, over all hosts.
-    transform: Crop and augmentation; by default those of the settings' class.
+    transform: Crop and augmentation, `TrainTransformSettings` for "train" and
+      `EvalTransformSettings` for the other splits; None takes the defaults of
+      that class.
     window: See `ImageSpec`; by default the whole range of values.
     channels: See `ImageSpec`.
     loader: How the images are read; by default by a thread. Processes are
@@ -78,14 +80,15 @@ def open_data(
     process_count: Number of hosts, `jax.process_count()`.
 
   Returns:
-    The split, with its `class_names` and its length, and dictionaries of
-    `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
+    The split, with its `class_names` and its length, and its batches:
+    dictionaries of `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
     `training.step.make_train_step` or
     `tasks.classification.evaluation.make_measure` may take besides. With
-    another `data.task`, `label` has several labels, float32 (b, K); or a mask,
-    int32 (b, H, W), cut and mirrored as its image; or the first 128 letters of
-    the first caption as code points, int32 (b, 1, 128), filled up with -1.
-    `vit_jax.show_batch` shows them.
+    another `data.task`, `label` has several labels or numbers, float32 (b, K);
+    or a picture, cut and mirrored as its image: a mask, int32 (b, H, W), or a
+    number for each pixel, float32 (b, H, W); or the first 128 letters of the
+    first caption as code points, int32 (b, 1, 128), filled up with -1.
+    `vit_jax.show_batch` shows a batch.
 
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
@@ -137,8 +140,8 @@ def describe_data(
 
   With it, `evaluate` and `predict` hold out the images that `open_data` held
   out for "eval", and prepare them alike. `train` is the split that `open_data`
-  opened as "train"; `data` and `image_size` are as it took them, and
-  `transform` as it took that of "eval".
+  opened as "train"; `data` and `image_size` are those that it was given, and
+  `transform` is the one that it was given for "eval".
   """
   return {
     "image_size": image_size,
@@ -147,7 +150,9 @@ def describe_data(
   }
 
 
-def _source(split: Any, data: DataSettings) -> Source:
+def _source(
+  split: Literal["train", "eval", "test"], data: DataSettings
+) -> Source:
   """Opens the split; captions are read as letters, without a tokenizer."""
   kind = getattr(data, "label_kind", None) or SINGLE
   return open_source(split, data, without_tokens(kind))

@@ -5,10 +5,10 @@ its images: m of them share a row on average, and 2 m at most. The batch is
 still a function of the seed and its number alone, and has the same images as if
 each had a row of its own; an epoch has every image once.
 
-The rows of a batch are filled a few at a time, and such a window has images of
-its own: the largest image comes first, and each goes to the first row that has
-room for it. If the images of a window do not fit, none of them is left out: the
-larger ones are shown with fewer patches, as many as fit.
+The rows of a batch are filled in windows of a few rows, each with images of its
+own: the largest image comes first, and each goes to the first row that has room
+for it. If the images of a window do not fit, none of them is left out: the
+larger images are shown with fewer patches, as many as fit.
 """
 
 import dataclasses
@@ -216,7 +216,7 @@ def first_fit(
 class PackedBatches(TrainBatches):
   """Endless shuffled batches of rows that hold several images each.
 
-  `batch_size` counts images, and `rows` are this host's rows, of R. The
+  `batch_size` counts images, and `rows` are this host's rows, out of R. The
   transform is an `IntoPatches`, or a `WithTexts` of one. A window that lies on
   two hosts is read by both, so that the batch is the same for any number of
   hosts.
@@ -291,7 +291,10 @@ class PackedBatches(TrainBatches):
   def _shape(
     self, example: Example | UnreadableImageError, rng: np.random.Generator
   ) -> Shape:
-    """The height and width of what is cut into patches, by the header alone."""
+    """The size in pixels of what is cut into patches, by the header alone.
+
+    It is (height, width), and `_UNKNOWN` for an unreadable image.
+    """
     transform: Any = self.transform
     if isinstance(example, UnreadableImageError):
       return _UNKNOWN

@@ -4,7 +4,7 @@ A worker process hands over arrays in memory that it shares with its parent and
 uses again, since mapping in new memory takes a tenth of the time of decoding.
 The memory has no name, so nothing is left behind however the processes end.
 What a worker needs lies in such memory too, and only a few hundred bytes go
-through a pipe: one that dies while it starts blocks nobody.
+through a pipe: a worker that dies while it starts blocks nobody.
 """
 
 import collections
@@ -40,8 +40,8 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
 LONGEST_WAIT = 86_400.0  # Seconds for a batch.
 _KILL_WAIT = 10  # Longest wait, in seconds, for a process that was killed.
-# glibc's mallopt(3): return no memory, use the heap up to its limit, and one
-# heap for all threads.
+# Options of glibc's mallopt(3): keep up to 1 GiB of free memory, take blocks of
+# up to 32 MiB from the heap, and have one heap for all threads.
 _KEEP_MEMORY = ((-1, 2**30), (-3, 2**25), (-8, 1))
 _SLOW = "no data came for a day: a file system or a worker hangs."
 
@@ -274,8 +274,8 @@ def _main(
 def keep_memory() -> None:
   """Has this process keep freed memory, and use it again for other images.
 
-  Mapping in new memory for the pixels of an image takes longer than reading
-  them. Only glibc has such a setting; on other systems nothing happens.
+  Otherwise new memory would be mapped in for each image, which takes time. Only
+  glibc has such a setting; on other systems nothing happens.
   """
   library = ctypes.CDLL(None)
   if hasattr(library, "mallopt"):

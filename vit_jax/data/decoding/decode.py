@@ -26,7 +26,8 @@ from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 # Chroma may be stored at half or a quarter of the image's rows, and rows in
 # between are interpolated: the last rows need one more row of chroma.
 _ROWS_BEYOND = 8
-_REDUCED = 4  # A JPEG may have 4 times MAX_PIXELS, as it is decoded reduced.
+# A JPEG of one scan may have 4 times MAX_PIXELS, as it is decoded reduced.
+_REDUCED = 4
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 _TURNS: dict[int, Callable[[np.ndarray], np.ndarray]] = {
   2: lambda stored: cv2.flip(stored, 1),
@@ -61,7 +62,8 @@ def decode_image(encoded: bytes, image_spec: ImageSpec = RGB) -> np.ndarray:
   """Decodes a JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, JPEG 2000 or HEIC file.
 
   Returns the image, uint8 of shape (H, W, channels). A JPEG of more than
-  `example.MAX_PIXELS` pixels has half its height and width, or less. Raises
+  `example.MAX_PIXELS` pixels is decoded at half its height and width, or less.
+  Raises
   UnreadableImageError if the file is empty, cut short, damaged or of another
   format, or the image has too many pixels or not the channels of `image_spec`.
   """
@@ -85,7 +87,7 @@ def decode_image(encoded: bytes, image_spec: ImageSpec = RGB) -> np.ndarray:
 
 
 def image_size(encoded: bytes) -> tuple[int, int]:
-  """The height and width of an upright image, of which only the header is read.
+  """The height and width of an image once it is upright, by its header alone.
 
   Raises UnreadableImageError if the file has no header of a known format, or
   the image has too many pixels to be decoded.
@@ -166,7 +168,7 @@ def decode_jpeg(
 
   Returns the upright image or its upper part, uint8 of shape (H, W, channels);
   None if the file is damaged. Raises UnreadableImageError if the image has too
-  many pixels, an absurd number of scans, or no such channels.
+  many pixels or scans, or if more than 4 channels are asked for.
 
   Args:
     reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up. The
@@ -244,8 +246,8 @@ def _bitmap_pixels(encoded: bytes, image_spec: ImageSpec) -> np.ndarray | None:
 def _png_size(encoded: bytes) -> tuple[int, int] | None:
   """Returns (H, W) of a complete, opaque 8-bit grey or RGB PNG, else None.
 
-  OpenCV would fill the missing part of a cut file with grey, and drop alpha. It
-  is None also for a file that may be turned.
+  OpenCV would fill the missing part of a cut file with grey, and drop alpha.
+  The result is None also for a file whose metadata may turn the image.
   """
   if not (encoded.startswith(png.START) and encoded.endswith(_PNG_END)):
     return None

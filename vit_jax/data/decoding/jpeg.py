@@ -96,8 +96,8 @@ class _Turn:
 def _walk(encoded: bytes) -> Header | None:
   """Reads the segments up to the first scan, for `read_header`.
 
-  Returns None if there is no scan, or not one frame before it, of 8 bits and 1
-  or 3 colours. Raises IndexError if a segment runs past the end.
+  Returns None unless there is a scan, and before it just one frame, of 8 bits
+  and 1 or 3 colours. Raises IndexError if a segment runs past the end.
   """
   at = len(_START)
   turn = _Turn()
@@ -108,8 +108,8 @@ def _walk(encoded: bytes) -> Header | None:
       at += 1
       continue
     if marker in _FRAMES:
-      # Marker, length, bits, height, width, number of colours; two bytes each
-      # but for the bits and the number.
+      # Marker, length, bits, height, width, number of colours: two bytes each,
+      # but one byte for the bits and one for the number.
       bits = encoded[at + 4]
       colours = encoded[at + 9]
       if frame or bits != 8 or colours not in (1, 3):

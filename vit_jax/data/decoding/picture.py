@@ -21,7 +21,8 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 def is_picture(shape: tuple[int, ...]) -> bool:
   """Whether an array of this shape is one picture: (H, W) or (H, W, 1 to 4).
 
-  An array (W, 3) is a row of pixels, not a grey picture of width 3.
+  A grey picture (H, W) has to be wider than 4 pixels: an array (W, 3) is a row
+  of pixels.
   """
   if 0 in shape:
     return False

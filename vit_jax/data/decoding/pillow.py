@@ -1,8 +1,9 @@
 """Decodes with Pillow the image files that no faster decoder takes.
 
-tifffile reads TIFF files if other than 1 or 3 channels are asked for, and those
-whose colours lie in separate planes of more than 8 bits. Samples of more than 8
-bits keep their high byte, or are scaled by a window.
+tifffile reads TIFF files if their bands are taken as they are stored (always
+for other than 1 or 3 channels), and those whose colours lie in separate planes
+of more than 8 bits. Samples of more than 8 bits keep their high byte, or are
+scaled by a window.
 """
 
 import contextlib
@@ -41,7 +42,11 @@ _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
 
 
 def brightest(encoded: bytes) -> float | None:
-  """The greatest sample of an image of 16 bits; None for any other file."""
+  """The greatest sample of an image whose samples are wider than bytes.
+
+  They are integers of 16 or 32 bits, and alpha does not count. Returns None for
+  any other file, and for a damaged one.
+  """
   narrow = encoded.startswith(png.START) and encoded[24:25] != b"\x10"
   if narrow or encoded.startswith(_JPEG_START):
     return None
@@ -83,8 +88,9 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
 def decode(encoded: bytes, image_spec: ImageSpec) -> tuple[np.ndarray, int]:
   """Decodes a file of any format that Pillow, pillow-heif or tifffile reads.
 
-  Returns the image as it is stored, uint8 (H, W, channels), and its EXIF
-  orientation. Raises UnreadableImageError if it cannot be decoded.
+  Returns the image, uint8 (H, W, channels), and the EXIF orientation by which
+  it still has to be turned. Raises UnreadableImageError if it cannot be
+  decoded.
   """
   channels = image_spec.channels
   window = image_spec.window
@@ -246,11 +252,11 @@ def _orientation(image: Image.Image, encoded: bytes) -> int:
 def _wide_samples(
   image: Image.Image, encoded: bytes, window: Window | None
 ) -> np.ndarray | None:
-  """Samples of more than 8 bits, (H, W), (H, W, 3) or (H, W, 4).
+  """Samples that are no unsigned bytes, (H, W), (H, W, 3) or (H, W, 4).
 
-  It is None if Pillow's own pixels are enough: those of an image of 8 bits, or
-  the high bytes of a colour image, without a window or a transparent colour.
-  Raises UnreadableImageError if samples of 16 bits cannot be read.
+  It is None if Pillow's own pixels are enough: those of an image of unsigned
+  bytes, or the high bytes of a colour image, without a window or a transparent
+  colour. Raises UnreadableImageError if samples of 16 bits cannot be read.
   """
   tags = getattr(image, "tag_v2", {})  # Only TIFF files have them.
   formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}
@@ -296,7 +302,8 @@ def _has_wide_planes(image: Image.Image) -> bool:
 def _eight_bits(samples: np.ndarray, window: Window | None) -> np.ndarray:
   """Scales samples of any type to 8 bits, by a window if there is one.
 
-  Raises UnreadableImageError if there is none, and their range is not known.
+  Raises UnreadableImageError if there is none, unless the samples are unsigned
+  ones of 8 or 16 bits, whose range is known.
   """
   if samples.dtype == np.uint8:
     return samples
@@ -348,8 +355,9 @@ def _narrow(
 
 
 def _convert(image: Image.Image, channels: int) -> Image.Image:
-  """Converts any mode of 8 bits, blending alpha with white if it is not kept.
+  """Converts an image of any mode of 8 bits to 1 to 4 `channels`.
 
+  With 1 or 3 channels, alpha is not kept, and the image is blended with white.
   Only modes of colours are converted to grey by way of RGB.
   """
   if image.has_transparency_data:

@@ -16,11 +16,14 @@ import numpy as np
 BETWEEN = ";|"
 """The characters that separate several labels in a cell."""
 AS_BEFORE = ";|"
-"""The separators of earlier versions, under which no text is a list."""
+"""The `label_separator` that reads cells as earlier versions did.
+
+Under it, a text in the notation of a list is no list.
+"""
 _LIST = re.compile(r"\s*(\[|[({]\s*['\"])")
 _LIST_OF_TEXTS = re.compile(r"\[\s*['\"]")
 _NEIGHBOURS = re.compile(r"['\"]\s*['\"]")
-_LONGEST = 1 << 16  # Letters of a list in Python's notation.
+_LONGEST = 1 << 16  # The most letters of a list in Python's notation.
 # Marks that seldom are part of a label, and so likely separate labels.
 _SURE_MARKS = (",", ";", "|", "/", "+", "&", ":")
 _BRACKETS = ("[]", "{}", "()")
@@ -55,11 +58,13 @@ def values_of(value: Any, separator: str | None) -> Any:
   Args:
     value: A text may hold several values, or be a list in the notation of JSON
       or Python. Other values stay as they are.
-    separator: The characters that separate values; None leaves them to the kind
-      of labels.
+    separator: The characters that separate values; None leaves it to the kind
+      of labels to separate them, and so does `AS_BEFORE`, which also leaves
+      lists as text.
 
   Raises:
-    ValueError: if a text begins like a list in these notations, and is none.
+    ValueError: if, without a separator, a text begins like a list of texts in
+      these notations, and is none.
   """
   if not isinstance(value, str) or separator == AS_BEFORE:
     return value
@@ -84,10 +89,10 @@ def find_separator(
   """The separator that seems to part labels in names, and the names with it.
 
   A name seems to be several labels if all of its parts occur in other names.
-  One such part is enough if each image has a single label (`of_one`), or if
-  commas seem to separate labels. If there are no such names, the separator is
-  "", and the list of names is empty. If all names are in brackets, the
-  separator begins with these.
+  One such part is enough for commas if these seem to separate labels, and for
+  commas and spaces if each image has a single label (`of_one`). If there are no
+  such names, the separator is "", and the list of names is empty. If all names
+  are in brackets, the separator begins with these.
   """
   names = [*names]
   for brackets in _BRACKETS:

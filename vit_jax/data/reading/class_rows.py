@@ -1,7 +1,7 @@
 """Joins the rows of an image in a file of labels, and encodes their classes.
 
-`labels.Labels` reads them by these functions, and other kinds of labels use
-some as well.
+`labels.Labels` does so by these functions, and other kinds of labels use some
+of them as well.
 """
 
 import functools
@@ -86,7 +86,10 @@ def _unknown_label(name: str, names: Names) -> str:
 
 
 def merge_equal(before: Row, row: Row, hint: str) -> Row:
-  """The first of two rows of an image; raises ValueError if they disagree."""
+  """The first of two rows of an image.
+
+  Raises ValueError, which ends with `hint`, if their labels differ.
+  """
   if before.values == row.values:
     return before
   problem = f"names {row.file!r} as {before.place} does, with another label"

@@ -112,8 +112,8 @@ def chosen_columns(
 ) -> list[str]:
   """The columns that `data.label_columns` lists, by its text.
 
-  Raises ValueError if it lists a column that is not in `others`, the columns of
-  a table's header that may have labels; by default these are all.
+  Raises ValueError if it lists a column that is not in `others`, the columns
+  that may have labels; None takes all columns of the table, `header`.
   """
   others = header if others is None else others
   columns = names_in(text, others)
@@ -140,10 +140,11 @@ def as_text(names: Sequence[str]) -> str:
 def _image_column_and_notes(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> tuple[str, list[str]]:
-  """The column that names the images, and a line if others may do so too.
+  """The column that names the images, and a list with a line on other columns.
 
-  The list of lines is empty otherwise. Raises ValueError if no column names
-  images.
+  The line says that others may name images too. The list is empty if none does,
+  or the settings or the column's own name decide. Raises ValueError if no
+  column names images.
   """
   header = [*rows[0]]
   if settings.file_column:
@@ -221,8 +222,9 @@ def _candidates_and_notes(
   """The columns that may have labels, and lines on those that are left out.
 
   Left out are the columns of the images, of splits and groups, and of the
-  numbers of the rows; but if the settings choose columns, all others but these
-  of the images, of `split` and of groups are candidates.
+  numbers of the rows. Columns that only seem to be of splits or row numbers are
+  kept if no other is left. If the settings choose columns, only the columns of
+  the images, `split` and that of groups are left out.
   """
   apart = (file, SPLIT, settings.group_column)
   names = [name for name in rows[0] if name not in apart]

@@ -127,15 +127,16 @@ def images_below(
   folder: bytes,
   ignored: Ignored | None = None,
   endings: tuple[bytes, ...] | None = None,
-  above: tuple = (),
+  above: tuple[tuple[int, int], ...] = (),
   left_out: Collection[bytes] = (),
 ) -> Iterator[bytes]:
   """Yields the paths, from `folder` on, of the images at any depth, sorted.
 
   Images have one of `endings`, in lower case, or by default of `EXTENSIONS`.
   Memory holds one listing for each level of folders. The files that are not
-  images are added to `ignored`, `above` has the folders to which a link may
-  lead back, and `left_out` the names of folders in `folder` that are not read.
+  images are added to `ignored`, and `left_out` has the names of folders in
+  `folder` that are not read. `above` has the device and the inode of each
+  folder above this one: a link that leads back to one of these is not followed.
   """
   status = os.stat(folder)
   here = status.st_dev, status.st_ino
@@ -163,7 +164,10 @@ def images_below(
 
 
 def ignored_text(ignored: Mapping[str, int]) -> str:
-  """The ignored files in words, such as "30 .heic, 2 not images"; or ""."""
+  """The ignored files in words, such as "30 .heic, 2 not images"; or "".
+
+  A kind that begins with "folder" is a single folder, and is not counted.
+  """
   parts = []
   # The kinds that are endings come first.
   for kind in sorted(ignored, key=lambda kind: (kind[0] != ".", kind)):

@@ -22,12 +22,13 @@ class Holdout:
   """The rule by which images of each class are held out, and its choice.
 
   Attributes:
-    by: "name", "count" or "rank"; see `held_out`.
+    by: "name" or "rank", see `held_out`; or "count", see `below`.
     fraction: The share of each class that is held out.
     below: For the rule "count", a number for each class, in their order: images
       of the class whose hash is lower are held out. Given numbers are used, and
       those chosen for further classes are appended. With these numbers a run
-      keeps each image on its side, as the image's own hash then decides.
+      keeps each image on its side, as the image's own hash then decides. If
+      whole groups are held out, there is one number, for the groups' hashes.
     root: The folder of the images, as for `held_out`.
   """
 
@@ -86,7 +87,10 @@ class Holdout:
     return {names[name] for name in held_out(names, bound)}
 
   def lines(self) -> list[str]:
-    """A line on the rule "count", whose choice depends on the other images."""
+    """A line on the rule "count", whose choice depends on the other images.
+
+    The list is empty for the other rules.
+    """
     if self.by != "count":
       return []
     count = "count" if len(self.below) == 1 else "the count of their class"
@@ -152,7 +156,8 @@ def _bound(
   """The number that lies just above the hashes of the files to hold out.
 
   Of N files, min(max(2, N fraction), N - 1) are held out, those of the lowest
-  hashes, so that both sides have a file if N > 1. For less, it is the fraction.
+  hashes, so that both sides have a file if N > 1. If N < 2, the number is the
+  fraction.
   """
   count = min(max(_LEAST, round(fraction * len(files))), len(files) - 1)
   if count < 1:

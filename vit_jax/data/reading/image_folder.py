@@ -62,10 +62,10 @@ class ImageFolder(ImageFiles):
 
   The classes are the folders to train on, sorted by name. A file is an image if
   it has one of `EXTENSIONS`, in upper or lower case, at any depth below its
-  class folder; hidden files are ignored. `holdout.held_out` chooses the part
-  kept for evaluation by the file names alone, so every run on every machine has
-  the same. Paths are kept in one block of bytes, so that 14 million fit in
-  memory.
+  class folder; hidden files are ignored. `holdout` chooses the part kept for
+  evaluation by the names of the files alone, so every run on the same files has
+  the same part, on every machine. Paths are kept in one block of bytes, so that
+  14 million fit in memory.
 
   Attributes:
     split: "train", "val", "test" or "held out".
@@ -89,9 +89,10 @@ class ImageFolder(ImageFiles):
 
     Raises ValueError if there is no such folder or split, it holds fewer than
     two classes, a class to evaluate is not among those to train on, or a
-    training class has no images.
+    training class or the split has no images.
 
     Args:
+      root: The folder, as `data.root`.
       split: "train", "eval" or "test".
       eval_fraction: Share of each class that is kept for evaluation if there is
         no folder for it.
@@ -312,7 +313,8 @@ def open_whole(
   """All images of a folder without splits, or else its split "eval".
 
   It is for a folder that is new to a run, which holds nothing out of it. If all
-  of its classes are among the `names` of the run's, it may lack the others.
+  of its classes are among `names`, those of the run's classes, it may lack
+  others of them.
   """
   whole = _open_images(settings, "train", whole=True, known=names)
   has_splits = whole.layout.evaluation(settings.eval_split) is not None
@@ -416,8 +418,8 @@ def _classes(layout: Layout) -> list[bytes]:
 def _add_absent(classes: list[bytes], known: Sequence[str]) -> list[bytes]:
   """Adds the known classes that are absent, and puts all in the known order.
 
-  Returns those that were absent. Nothing is added if one of the classes is not
-  known.
+  Returns those that were absent. Nothing changes if none is absent, or if one
+  of the classes is not known.
   """
   there = {composed(text(name)): name for name in classes}
   order = {composed(name): os.fsencode(name) for name in known}

@@ -37,8 +37,9 @@ def _read_table(table: str) -> list[dict[str, str]]:
   return list(csv.DictReader(path.read_text().splitlines()))
 
 
-# Corruption -> AlexNet's error on it, as github.com/hendrycks/robustness gives
-# it, which the corruption error is divided by (arXiv:1903.12261).
+# Corruption -> the share of images with this corruption that AlexNet gets
+# wrong, as github.com/hendrycks/robustness gives it. The corruption error is
+# divided by it (arXiv:1903.12261).
 ALEXNET_ERRORS = {
   row["corruption"]: float(row["error"])
   for row in _read_table("alexnet_errors.csv")

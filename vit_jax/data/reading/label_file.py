@@ -138,7 +138,10 @@ def open_folder(
 def open_split(
   settings: DataSettings, split: str, labels: Labels = SINGLE
 ) -> LabelledImages:
-  """Opens one of the splits; raises ValueError if it has no rows."""
+  """Opens one of the splits of `open_folder`.
+
+  Raises ValueError as `open_folder` does, and if the split has no rows.
+  """
   opened = open_folder(settings, labels)
   if split not in opened:
     raise ValueError(f"{settings.labels_file} has no row with split={split}.")
@@ -205,7 +208,12 @@ def _eval_rows(
   settings: DataSettings,
   labels: Labels,
 ) -> list[Row]:
-  """The rows of `eval_labels_file`, all of the split "val"."""
+  """The rows of `eval_labels_file`, all of the split "val".
+
+  `columns` and `rows` are those of the file of labels at `path`. Raises
+  ValueError if the two files have different columns of labels, or a row of
+  either names a split.
+  """
   assert settings.eval_labels_file
   other = locate(settings, settings.eval_labels_file)
   other_columns, other_rows = read_rows(other, settings, labels)
@@ -313,7 +321,11 @@ def _fail_missing_files(
   root: str,
   holding: Sequence[str],
 ) -> NoReturn:
-  """Raises ValueError, which names the first row without a path."""
+  """Raises ValueError, which names the first row without a path.
+
+  `paths` and `lookup` are as in `_with_existing_files`; `holding` has the
+  folders in `root` that have all of the files.
+  """
   row = next(row for row in rows if paths[row.file] is None)
   missing = sum(path is None for path in paths.values())
   problem = f"names {row.file!r}, which is not in {root!r}"
@@ -378,10 +390,11 @@ def _group_lines(
 def _move_held_out(
   parts: dict[str, list[Row]], encode: Encode | None, settings: DataSettings
 ) -> Holdout:
-  """Moves a fixed part of the training rows to "held out".
+  """Moves the rows to hold out from "train" to "held out".
 
-  With `encode`, which gives the classes of rows, it is a part of each class;
-  otherwise it is a part of all rows. Returns the rule that chose the part.
+  With `data.group_column` they are those of whole groups. Otherwise, with
+  `encode`, which gives the classes of rows, they are a part of each class, and
+  without it a part of all rows. Returns the rule that chose them.
   """
   train = parts["train"]
   root = os.fsencode(settings.root or ".")

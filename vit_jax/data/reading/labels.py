@@ -126,8 +126,8 @@ class Labels:
       if (value := getattr(settings, name)) not in no_change:
         key = f"data.{name}"
         raise ValueError(
-          f"{key}={value!r} is for several labels of an image in a column "
-          "each: set data.task=multilabel, or leave it out."
+          f"{key}={value!r} is for images with several labels, in one column "
+          "for each label: set data.task=multilabel, or leave it out."
         )
     return rows, []
 

@@ -58,8 +58,8 @@ class Layout:
     """The split to evaluate on; None for a part of the training images.
 
     If `eval_split` is None, the result is val, else test, else None. For
-    "test", once the default, it is test, else val, else None. Raises ValueError
-    if there is no such split.
+    "test", once the default, it is test, else val, else None. For "val" and
+    "train" it is that split. Raises ValueError if there is no such split.
     """
     orders = {"val": ("val",), "test": ("test", "val"), "train": ("train",)}
     order = ("val", "test")

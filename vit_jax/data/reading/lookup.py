@@ -13,7 +13,8 @@ from vit_jax.runtime.printable import composed
 from vit_jax.runtime.printable import printable_path as text
 
 _ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")  # Zeros before a number.
-_COMPARED = 500  # Names that are compared with one that is missing.
+# In sorted order, the names on either side of a missing one that are compared.
+_COMPARED = 500
 _ENTERED = 200  # Folders in which a missing name is looked for.
 
 
@@ -50,10 +51,11 @@ class Lookup:
   def find(self, name: bytes) -> bytes | None:
     """The path, relative to the root, of the file with this name, or None.
 
-    It is the file of exactly this name, with the first of the endings if the
-    name has none. Otherwise names may differ in the encoding of accents; if no
-    file is found, in case as well; and then in the zeros before a number or in
-    the ending as well. If several files are found, the result is None. A
+    It is the file of exactly this name. A name without an ending gets the one
+    that the name before it lacked, or else the first of the endings with which
+    there is a file. Otherwise names may differ in the encoding of accents; if
+    no file is found, in case as well; and then in the zeros before a number or
+    in the ending as well. If several files are found, the result is None. A
     backslash may separate folders.
     """
     if name.lower().endswith(self._known) and self._is_file(name):

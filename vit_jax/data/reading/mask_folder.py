@@ -74,7 +74,7 @@ class Masks(Labels):
     return f"each in {images.min():,} to {images.max():,} images"
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
-    """The names of its classes, the one with the most pixels first."""
+    """The names of a mask's classes, the one with the most pixels first."""
     pixels = self.summarise(label, len(names))[:-1]
     first = np.argsort(-pixels, kind="stable")
     return ", ".join(names[k] for k in first if pixels[k])

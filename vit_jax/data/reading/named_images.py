@@ -107,10 +107,10 @@ def _is_table(path: str) -> bool:
 
 
 def _files_of_table(path: str, root: str = "") -> Iterator[str]:
-  """The paths of the images that a file of labels names, relative to `root`.
+  """Yields the paths of the images in `root` that a file of labels names.
 
   By default, `root` is the folder of the file of labels. Raises ValueError if
-  it names images and none of them is there.
+  the file names images and none of them is there.
   """
   from vit_jax.data.reading.label_rows import image_names
 

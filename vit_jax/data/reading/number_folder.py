@@ -16,7 +16,7 @@ from vit_jax.data.reading.image_files import counts_of
 from vit_jax.data.reading.labels import Labels, Names
 from vit_jax.data.reading.masks import names as mask_names
 from vit_jax.data.reading.masks.beside import NUMBERS as NUMBER_FILES
-from vit_jax.data.reading.masks.beside import NUMBERS_AS_MASKS
+from vit_jax.data.reading.masks.beside import NUMBERS_AS_MASKS, PairedFiles
 from vit_jax.data.reading.paired_folder import (
   WHOLE,
   PairedFolder,
@@ -203,8 +203,11 @@ class _ValueFacts:
     self.pixels += values.size
 
 
-def _find_kind(settings: DataSettings) -> Any:
-  """The kind of the folder of targets: named like one, or like one of masks."""
+def _find_kind(settings: DataSettings) -> PairedFiles:
+  """The kind of paired files in the folder of targets, by the folder's name.
+
+  It is `NUMBERS_AS_MASKS` for a folder that is named like one of masks.
+  """
   root = os.fsencode(settings.root or "")
   try:
     mask_names.find_places(root, kind=NUMBER_FILES)

@@ -26,8 +26,8 @@ from vit_jax.data.reading.tables import (
 from vit_jax.data.settings import DataSettings
 
 _LOOKED_FOR = 16  # Images of a file of labels that are looked for.
-# What messages advise by keys of a configuration, and what to do without one;
-# {unknown} is what to do with a cell that is unknown.
+# Patterns of advice that names keys of a configuration, each with the advice
+# that takes its place. {unknown} is what to do with a cell that is unknown.
 _WITHOUT_KEYS = {
   r"add --config\.data\.unknown=.*": "{unknown}.",
   r"set --config\.data\.uncertain=.*": "write 1 or 0, or {unknown}.",
@@ -46,8 +46,8 @@ def open_whole(
   """Opens the split "val" or "test" of a file, or all images if it has neither.
 
   The file is new to a run, and its labels are encoded for the run's `names`; a
-  file of classes need not have all of them. Raises ValueError as `open_folder`,
-  and for a label that is not among the names.
+  file of classes need not have all of them. Raises ValueError as
+  `label_file.open_folder` does, and for a label that is not among the names.
   """
   assert settings.labels_file
   path = locate(settings, settings.labels_file)

@@ -24,7 +24,7 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
 WHOLE = "whole"
-"""The split that has all images of a folder without splits, or else "val"."""
+"""All images of a folder without splits, or else the split to evaluate on."""
 _LOOKED_AT = 16  # Images whose Exif is read.
 
 Picture = Shaped[np.ndarray, "h w"]
@@ -59,7 +59,7 @@ class PairedFolder(Source):
     `split` is "train", "test", `WHOLE`, or any other name for the split to
     evaluate on. Without a `size`, pictures keep their own. With `earlier`,
     folders and files are found as by earlier versions. Raises ValueError if a
-    folder or a file beside an image is missing.
+    folder or a file beside an image is missing, or the split has no images.
     """
     root = self._root = os.fsencode(settings.root or "")
     places, left_out = mask_names.find_places(root, earlier, kind)

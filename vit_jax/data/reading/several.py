@@ -88,9 +88,10 @@ class SeveralLabels(Labels):
   def interpret(
     self, columns: Sequence[str], rows: Sequence[Row], settings: DataSettings
   ) -> tuple[Sequence[Row], list[str]]:
-    """Reads cells as 1, 0 or `UNKNOWN`; a single column of lists stays.
+    """Replaces empty, uncertain and unknown cells by 0, 1 or `UNKNOWN`.
 
-    A row without a known label is left out. Raises ValueError if all rows are.
+    Other cells, and a single column of lists, stay as they are. A row without a
+    known label is left out. Raises ValueError if all rows are left out.
     """
     if len(columns) == 1:
       return super().interpret(columns, rows, settings)
@@ -294,8 +295,8 @@ def _word_advice(value: Any, cells: Sequence[Any]) -> str:
   """The end of a message on a word among the cells of a column of 0 and 1.
 
   Beside both 0 and 1, a word may mean that nobody knows. If the column has two
-  words, they may stand for 0 and 1. Otherwise both may be so, as empty cells
-  may stand for 0.
+  words, they may stand for 0 and 1. Otherwise the message says both, as empty
+  cells may stand for 0.
   """
   said = [cell for cell in cells if cell is not UNKNOWN and not is_empty(cell)]
   bits = {as_bit(cell) for cell in said} - {None}

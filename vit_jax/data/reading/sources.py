@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from vit_jax.data.batch import CLASS, label_spec
-from vit_jax.data.example import Example, Source
+from vit_jax.data.example import Example, Source, Window
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
@@ -28,7 +28,8 @@ class Splits:
   """The splits of a run.
 
   Attributes:
-    test: The split to report on once, at the end; only folders may have it.
+    test: The split to report on once, at the end; None if there is none. Only
+      folders and files of labels may have it.
     found: A line with the numbers of images, and the files that are ignored.
     warnings: Warnings about what may be a mistake, a line each; see also
       `warnings_for`.
@@ -40,10 +41,10 @@ class Splits:
   found: str
   warnings: list[str]
 
-  def warnings_for(self, window: Any) -> list[str]:
+  def warnings_for(self, window: Window | None) -> list[str]:
     """The warnings, and one on dark images of 16 bits unless a window is set.
 
-    `window` is that of `ImageSpec`, or None.
+    `window` is that of `ImageSpec`.
     """
     dark: Any = getattr(self.train, "exposure_warnings", list)
     return [*self.warnings, *(dark() if window is None else [])]
@@ -96,9 +97,11 @@ def open_source(
   """Opens a split of a folder of images, of `Digits` or of a TFDS data set.
 
   Raises ValueError if the settings name no data, the data are not there, or
-  their reader is not installed. `split` is "train", "eval", or "test", which
-  only folders have. A folder, `root`, takes precedence over a `name`. `labels`
-  is the kind of labels, as for `open_splits`.
+  their reader is not installed. `split` is "train", "eval" or "test". A folder
+  or a file of labels without a test split raises ValueError for "test"; for all
+  other data, "test" opens the same split as "eval". A folder, `root`, takes
+  precedence over a `name`. `labels` is the kind of labels, as for
+  `open_splits`.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("train", data.DataSettings(name="digits"))
@@ -130,8 +133,9 @@ def open_whole(
 ) -> Source:
   """Opens all images of a folder without splits, or else its evaluation split.
 
-  It is for a folder that is new to a run, whose `names` of classes need not all
-  have a folder in it. Raises ValueError as `open_source`.
+  It is for a folder that is new to a run. `names` are those of the run's
+  classes, which need not all have a folder in it. Raises ValueError as
+  `open_source`.
   """
   reader = _folder_reader(settings, labels)
   return reader.open_whole(settings, names)

@@ -129,7 +129,8 @@ def likely_splits(names: Sequence[bytes], inside: Inside) -> list[SplitName]:
   seg_train, is a split if another split beside it has the same words, as
   seg_test, or has some of the same folders inside, which no folder but splits
   may have. So freight_train may be a class. A plain name such as test_images
-  needs another split beside it, unless it names the split to train on.
+  needs another split beside it, unless it names the split to train on and its
+  folder holds folders.
   """
   candidates = [one for one in map(parse_name, names) if one]
   sure = [one for one in candidates if one.sure == EXACT]

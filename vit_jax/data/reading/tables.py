@@ -20,8 +20,9 @@ _MORE_FILE = ("image_name", "image_path", "file_path", "image_file")
 _MORE_FILE += ("image_index", "img", "img_name", "img_path")
 ENDINGS = tuple(map(os.fsdecode, EXTENSIONS))
 """Endings of the names of images, in lower case."""
-_MOST_BYTES = 2**30  # The largest file that is read: ten million rows.
-_MOST_IN_ONE = 2**28  # The largest JSON in one piece; it takes ten times that.
+_MOST_BYTES = 2**30  # The largest file that is read, of ten million rows.
+# The most letters of JSON in one piece; parsing takes ten times as many bytes.
+_MOST_IN_ONE = 2**28
 _NAMED = 12  # Columns that a message names.
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _FORMS = (
@@ -109,8 +110,8 @@ def cells_of(
 def column(candidates: Iterable[str], names: Sequence[str]) -> str | None:
   """The first candidate that is among the names of columns.
 
-  If there is no such candidate, it is the first name that differs from one only
-  in case, spaces, "-" and "_"; or else None.
+  If there is no such candidate, it is the first name that differs from a
+  candidate only in case, spaces, "-" and "_"; or else None.
   """
   return next(iter(_matching_names(candidates, names)), None)
 

@@ -97,7 +97,7 @@ class Tokenizer:
 def open_tokenizer(
   folder: pathlib.Path, family: str, length: int, clean: str = ""
 ) -> Tokenizer:
-  """Opens the tokenizer in a folder, for texts of `length` tokens.
+  """Opens the tokenizer in a folder, for texts of up to `length` tokens.
 
   Raises ValueError if there is none, it is damaged, or its library is not
   installed.
@@ -215,7 +215,10 @@ def _with_case_note(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def _as_open_clip(tokenizer: Tokenizer, clean: str) -> Tokenizer:
-  """The tokenizer as open_clip uses it, with a note if ftfy is missing."""
+  """The tokenizer as open_clip uses it, with a note if ftfy is missing.
+
+  `clean` is that of `open_tokenizer`.
+  """
   notes = tokenizer.notes
   repair = _unchanged
   try:

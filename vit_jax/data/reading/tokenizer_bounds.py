@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 MOST_IDS = 1 << 24  # The largest vocabulary known has a million tokens.
-MOST_LENGTH = 65_536
+MOST_LENGTH = 65_536  # Tokens of a text; no text tower reads more.
 _MOST = 1 << 24  # Bytes of a rewritten text; the library takes 17 times that.
 _SHORT = 1 << 14  # Bytes of a text that every tokenizer has to take.
 _MOST_STEPS = 1_000

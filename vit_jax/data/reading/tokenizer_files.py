@@ -1,4 +1,4 @@
-"""The files of a tokenizer: of a text tower, of a run, or of a new one."""
+"""The files of a tokenizer, of a text tower or a run, or made from texts."""
 
 import base64
 import binascii
@@ -43,7 +43,7 @@ class TokenizerFiles:
   Attributes:
     files: The name and the content of each file.
     family, clean: As `open_tokenizer` takes them.
-    length: The tokens of a text.
+    length: T, the number of tokens to which a text is cut or filled up.
     vocabulary: The number of ids that the text tower knows; None if there is no
       tower yet.
     source: The words before the name of a file in messages.
@@ -211,6 +211,10 @@ def new_tokenizer(
   It is a byte pair encoding of the bytes of lower-case texts, so it knows every
   text. Token 0 pads a text, and token 1 ends it. Raises ValueError if the
   library is not installed.
+
+  Args:
+    most_tokens: The largest size of the vocabulary.
+    length: T, as in `TokenizerFiles`.
   """
   library: Any = extras.load("tokenizers", "text")
   made = library.Tokenizer(library.models.BPE())

@@ -21,7 +21,10 @@ _RATIO = (0.3, 1 / 0.3)
 def inception_box(
   height: int, width: int, min_area: float, rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-  """Draws a box that covers `min_area` of an image or more (`random_box`)."""
+  """Draws a box (top, left, h, w) by `random_box`.
+
+  It covers a share of the image's area of `min_area` or more.
+  """
   return random_box(height, width, (min_area, 1.0), rng)
 
 

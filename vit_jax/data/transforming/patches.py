@@ -24,7 +24,7 @@ class IntoPatches(ImageTransform):
   `image` has their pixels, uint8 (N, P * P * C) for N = `tokens`, in the order
   (row, column, channel) within a patch and row by row over the image; rows
   beyond the image are 0. `size`, int32 (1, 2), says how many patches there are
-  along its height and width.
+  along the image's height and width.
 
   Attributes:
     images: One of `transforms` whose images are of the sizes of `size`.

@@ -24,7 +24,7 @@ _CLOSE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class AnySize:
-  """Each image keeps its proportions, at the largest size of `tokens` patches.
+  """The size of images in proportion: the largest that `tokens` patches cover.
 
   Both sides are multiples of `patch_size`, at least one. An image is enlarged a
   hundredfold at most.

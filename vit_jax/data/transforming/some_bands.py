@@ -106,10 +106,10 @@ def _with_channels(transform: Any, channels: int) -> Any:
 def places_of_bands(bands: FileBands, names: Sequence[str]) -> dict[int, int]:
   """The places of a file's bands among a run's bands, which have these `names`.
 
-  Returns the place in the run by the place in the file; bands that only one of
-  them has are left out. Bands are compared by their names, without regard to
-  case. Raises UnreadableImageError if the file has none of the run's bands, or
-  nothing says which bands it has.
+  Returns the place in the run by the place in the file; bands that only the
+  file or only the run has are left out. Bands are compared by their names,
+  without regard to case. Raises UnreadableImageError if the file has none of
+  the run's bands, or nothing says which bands it has.
   """
   wanted = [name.lower() for name in names]
   unnamed: Sequence[str] = ()  # The names where the file gives none.

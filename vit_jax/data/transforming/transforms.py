@@ -54,13 +54,14 @@ def make_train_transform(
   """Builds the training transform: decode, crop, resize, flip, augment.
 
   The crop "inception" is a random box, of `min_area` of the image or more and
-  about as wide as high (`augment.random_box`); "pad" resizes, adds black pixels
-  at each edge and crops at random (for small images); "resize" takes the whole
-  image.
+  about as wide as high (`augment.random_box`, or `augment.published_box` with
+  `as_published`); "pad" resizes, adds black pixels at each edge and crops at
+  random (for small images); "resize" takes the whole image.
   Returns a picklable transform, called as (encoded, rng) -> uint8 (H, W,
   channels). Raises ValueError if the size is not positive, or as
   `check_colours` does. `image_size` is the height and width of the result, one
-  number for both, or an `AnySize`, which keeps the proportions of each image.
+  number for both, or an `AnySize`, which keeps the proportions of each image
+  and draws boxes of the same proportions.
 
   >>> import numpy as np
   >>> from vit_jax import data
@@ -418,8 +419,8 @@ def resize_fast(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C) in a quarter of the time of `resize`.
 
   Shrinking bilinearly to less than half would ignore pixels. So the image is
-  shrunk bilinearly to a multiple of `size`, half of its own or more, and then
-  whole lines are averaged.
+  shrunk bilinearly to a multiple of `size` that is at least half of the image's
+  own size, and then whole lines are averaged.
   """
   (h, w, _), (H, W) = image.shape, size
   multiple = -(-h // (2 * H)) * H, -(-w // (2 * W)) * W
@@ -480,9 +481,9 @@ def resize_by_settings(
 ) -> np.ndarray:
   """Resizes (h, w, C) to (H, W, C) by the filter of the settings.
 
-  Pillow rounds to 8 bits after its pass along one axis, and again after the
-  other axis; the width may be the second. torchvision resizes along the width
-  first, by coarser weights, or for floats rounds only at the end.
+  Pillow rounds to 8 bits after its pass along one axis, and again after that
+  along the other; the size decides which comes first. torchvision resizes along
+  the width first, by coarser weights, or for floats rounds only at the end.
   """
   name = settings.interpolation
   if settings.resizer in TENSORFLOW:

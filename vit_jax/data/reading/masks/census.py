@@ -39,8 +39,9 @@ class Census:
     counts: How many pixels have each number, by kind and palette.
     first: The first mask that has a number, by kind and palette and number.
     colours: How many pixels have each label, in masks of colours.
-    palettes_differ: Two files in which a number has two colours.
-    grey: The first mask of equal channels whose colours no file names.
+    palettes_differ: Two files in which a number has two colours; else None.
+    grey: The first mask of equal channels whose colours no file names; else
+      None.
   """
 
   def __init__(self, num_masks: int, classes: Classes | None):

@@ -38,8 +38,9 @@ def decide_meaning(found: Census, classes: Classes | None) -> Meaning:
   """Decides the meaning of masks, of which some were looked at.
 
   Colours that a file names take precedence over numbers. If there are two
-  classes, and no numbers but 0 and 255, white is class 1. Raises ValueError if
-  masks fit neither colours nor numbers, or have fewer than two classes.
+  classes, and no numbers but 0 and 255 (or 65535), white is class 1. Raises
+  ValueError if masks fit neither colours nor numbers, or have fewer than two
+  classes.
   """
   if classes is None:
     return _meaning_without_names(found)
@@ -66,7 +67,7 @@ def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
   """The meaning by numbers alone, as in earlier versions.
 
   Without a file that names classes, all masks are read. Raises ValueError for
-  less than two classes.
+  fewer than two classes.
   """
   if classes is not None:
     meaning = Meaning(classes, earlier=True)
@@ -121,13 +122,13 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
 
 
 def _is_white(found: Census, by_colour: frozenset[str]) -> bool:
-  """Whether masks of numbers hold white, and otherwise only 0."""
+  """Whether masks of numbers of more than 1 bit hold white, and else only 0."""
   present = found.numbers(bits=False, leave_out=by_colour)
   return bool(present & {*WHITE}) and present <= {0, *WHITE}
 
 
 def _is_black(found: Census, by_colour: frozenset[str]) -> bool:
-  """Whether masks of numbers hold only 0, and no mask of 1 bit holds a 1."""
+  """Whether all masks of numbers hold only 0, those of 1 bit among them."""
   present = found.numbers(bits=False, leave_out=by_colour)
   return present == {0} and 1 not in found.numbers(bits=True)
 

@@ -49,8 +49,9 @@ class StoredMask(NamedTuple):
 def read_stored(path: bytes, earlier: bool = False) -> StoredMask:
   """Reads the file of a mask.
 
-  With `earlier`, as earlier versions did: the first of several pages, numbers
-  of 2 and 4 bits as Pillow multiplies them, and no Exif of the mask's own.
+  With `earlier`, as earlier versions did: it reads the first of several pages,
+  takes numbers of 2 and 4 bits as Pillow multiplies them, and does not turn a
+  mask by its own Exif.
 
   Raises:
     UnreadableImageError: the file is missing, damaged or too large.

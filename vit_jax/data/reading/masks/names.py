@@ -253,9 +253,9 @@ def _join_names(names: Sequence[bytes]) -> str:
 
 
 def refuse_images_and_masks(root: bytes, names: Sequence[bytes]) -> None:
-  """Raises ValueError if two folders in `root` are images and masks.
+  """Raises ValueError if two folders in `root` are images and their masks.
 
-  Or they are images and numbers of their pixels.
+  The same holds for images and the numbers of their pixels.
   """
   found = find_folders(root, names)
   numbers = find_folders(root, names, NUMBERS) if found is None else None
@@ -369,7 +369,8 @@ def _first_error(root: bytes, kind: PairedFiles = MASKS) -> str | None:
 def _split_and_rest(name: bytes) -> tuple[str, str]:
   """The split that a name tells, or "", and its other words joined.
 
-  Without other words, it is the first word for images.
+  If the name of a split has no other words, the second result is its first word
+  for images, or "".
   """
   one = parse_name(name)
   found = words(name)

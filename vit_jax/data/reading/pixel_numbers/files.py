@@ -71,7 +71,7 @@ def read_values(path: bytes) -> Values:
   encoded = read_file(path)
   if encoded.startswith(_ARRAY):
     return _read_array(path, encoded)
-  image, scale = read_picture(
+  image, factor = read_picture(
     path, encoded, noun="target", pixel_has="a number"
   )
   pixels = np.asarray(image)
@@ -81,8 +81,8 @@ def read_values(path: bytes) -> Values:
     raise ValueError(_no_numbers_message(path, f"has the mode {image.mode}"))
   if pixels.dtype == bool:
     pixels = pixels.astype(np.uint8)
-  if scale > 1:
-    pixels = pixels // np.uint8(scale)
+  if factor > 1:  # Pillow has multiplied grey levels of 2 or 4 bits by it.
+    pixels = pixels // np.uint8(factor)
   return _mask_no_data(image, as_unsigned(image, pixels))
 
 

@@ -149,7 +149,10 @@ def _as_proto(value: dict[str, Any]) -> Any:
 
 
 def _check_feature(feature: Any, file: epath.Path) -> None:
-  """Raises RefusedError unless TFDS builds a feature by its own code alone."""
+  """Raises RefusedError unless TFDS builds a feature by its own code alone.
+
+  Raises ValueError for a feature without a class.
+  """
   name = feature.python_class_name
   if not name:
     raise ValueError("a feature has no class")

@@ -15,6 +15,7 @@ import tensorflow_datasets as tfds
 from vit_jax.data.batch import CLASS, ArraySpec
 from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.reading import labels as kinds
 
 Record = Mapping[str, Any]
 IDS = ("id", "file_name")
@@ -55,13 +56,14 @@ class Labels(NamedTuple):
   look: Callable[[Iterable[Record]], list[str]] = _no_lines
 
 
-def open_labels(info: Any, kind: Any, name: str | None) -> Labels:
+def open_labels(info: Any, kind: kinds.Labels, name: str | None) -> Labels:
   """Finds the labels of a data set; `info` is its `tfds.core.DatasetInfo`.
 
   `name` is that of a label, as for `labels_of`; without it, the data set's
-  usual label is taken. If `kind` uses no labels and there are none, all images
-  are of one class. Raises ValueError if an example does not have one image and
-  one class label.
+  usual label is taken. `kind` is the kind of labels that the task asks for: if
+  the task ignores them (`are_used` is False) and there are none, all images are
+  of one class. Raises ValueError if an example does not have one image and one
+  class label.
   """
   features: Any = dict(info.features)
   if name:

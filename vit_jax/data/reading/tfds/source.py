@@ -38,7 +38,8 @@ class TfdsSource:
 
   Attributes:
     label_spec: The shape and type of a label.
-    most_captions: The most captions of an image, where labels are captions.
+    most_captions: The most captions of an image; None if labels are no
+      captions.
   """
 
   def __init__(
