@@ -162,7 +162,7 @@ def test_texts_in_the_command(given, names, are_whole):
   (line,) = text_head.lines_on_texts(given, names, around)
   assert line.startswith(f"Comparing with {counted(len(names), 'text')}, ")
   assert ("as they are" in line) == are_whole
-  assert ("in 'a photo of a {}.', ...: " in line) != are_whole
+  assert ("in 'a photo of a {}.' and 1 more: " in line) != are_whole
   assert repr(names[0]) in line
   assert ("repeat --texts" in line) == (len(given) == 1)
 

@@ -177,7 +177,7 @@ def test_a_checkpoint_is_a_name_or_a_path(source):
     ("timm_vit.safetensors", {}, "heads cannot be inferred .* of 48: give num"),
     ("google_vit.npz", {"heads": 3}, "heads; did you mean num_heads[?] It has"),
     ("google_vit.npz", {"step": 3}, "step is for a workdir's checkpoints, and"),
-    ("google_vit.npz", {"as_trained": True}, "no decoder: as_trained=True is"),
+    ("google_vit.npz", {"as_trained": True}, "no decoder. as_trained=True is"),
     ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),
     ("google_vit.npz", {"interpolation": "foo"}, "'foo' is unknown; choose"),
     ("google_vit.npz", {"image_size": (48,)}, r"image_size=\(48,\) must be a"),

@@ -27,6 +27,7 @@ from vit_jax.pretrained.save import (
 )
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import output_folder
+from vit_jax.runtime.printable import first_of
 from vit_jax.tasks.scores import kept_folds
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 from vit_jax.workdir.records import read_metrics
@@ -149,9 +150,7 @@ def model_card(
     image_text = (
       f"taken at any height and width that are multiples of {model.stride}"
     )
-  classes = ", ".join(origin.class_names[:20])
-  if len(origin.class_names) > 20:
-    classes += f" and {len(origin.class_names) - 20} more"
+  classes = first_of(origin.class_names, 20)
   return _TEMPLATES["card"].format(
     library={"hf": "transformers", "timm": "timm"}.get(to, "vit_jax"),
     metadata=metadata(loaded, license),

@@ -41,13 +41,15 @@ def printable_lines(text: str) -> str:
 
 
 def first_of(texts: Sequence[str], most: int) -> str:
-  """The first `most` texts, joined by commas, with dots if there are more.
+  """The first `most` texts, joined by commas, and how many more there are.
 
   >>> from vit_jax.runtime.printable import first_of
   >>> first_of(["cat", "dog", "eel"], most=2)
-  'cat, dog, ...'
+  'cat, dog and 1 more'
   """
-  return ", ".join([*texts[:most], *(["..."] if len(texts) > most else [])])
+  shown = ", ".join(texts[:most])
+  more = len(texts) - most
+  return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def say(text: str, stream: TextIO | None = None, whole: bool = False) -> None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from etils import epath
 
 from vit_jax.runtime.files import NotRegularError, TooLargeError
+from vit_jax.runtime.printable import first_of
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.description import checksums, named_leaves, verify_digest
@@ -226,12 +227,11 @@ class CheckpointReader:
     needed = {path for path, _ in named_leaves(shapes)}
     stored = {p for p in saved if p.partition("/")[0] in shapes}
     if other := sorted(needed ^ stored):
-      more = f" and {len(other) - 1} more" if other[1:] else ""
       raise ValueError(
         f"checkpoint {step} of {self.folder} does not fit the configuration: "
-        f"only one of them has {other[0]}{more}. Give the model, optimizer and "
-        "averaging that it was saved with, or another workdir: --allow_changes "
-        "does not change which arrays there are."
+        f"only one of them has {first_of(other, 1)}. Give the model, optimizer "
+        "and averaging that it was saved with, or another workdir: "
+        "--allow_changes does not change which arrays there are."
       )
 
   def _read(self, step: int, read: Callable[[], Any]) -> Any:

@@ -16,7 +16,7 @@ from vit_jax.data.example import Example, Source, Window
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
-from vit_jax.runtime.printable import composed, printable, quoted
+from vit_jax.runtime.printable import composed, first_of, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
 _SHOWN = 5  # Names in a message on those of two sources.
@@ -246,20 +246,16 @@ def check_same_classes(
   theirs = [composed(name) for name in others]
   if ours != theirs:
     sides = (of, {*ours} - {*theirs}), (of_others, {*theirs} - {*ours})
-    only = [f"{side} alone has {_list(more)}" for side, more in sides if more]
+    only = [
+      f"{side} alone has {first_of(sorted(map(printable, more)), _SHOWN)}"
+      for side, more in sides
+      if more
+    ]
     raise ValueError(
       f"{of} has {labels.counted(len(names))} and {of_others} "
       f"{len(others):,}, and they must be the same, in the same order; "
       f"{'; '.join(only) or 'only their order differs'}.{why}"
     )
-
-
-def _list(names: set[str]) -> str:
-  """Names for a message, in their order; beyond `_SHOWN`, how many more."""
-  shown = sorted(names)
-  text = ", ".join(map(printable, shown[:_SHOWN]))
-  more = len(shown) - _SHOWN
-  return f"{text} and {more:,} more" if more > 0 else text
 
 
 class Digits(Source):

@@ -12,6 +12,8 @@ from typing import Any
 import einops
 import numpy as np
 
+from vit_jax.runtime.printable import first_of
+
 Shapes = Mapping[str, tuple[int, ...]]
 SAME = "... -> ..."
 
@@ -183,10 +185,7 @@ def differences_text(groups: Mapping[str, list[str]]) -> str:
   for name, group in groups.items():
     if not group:
       continue
-    num_more = len(group) - _MOST_LISTED
-    more = f" and {num_more} more" if num_more > 0 else ""
-    names = ", ".join(group[:_MOST_LISTED]) + more
-    texts.append(f"{len(group)} {name}: {names}")
+    texts.append(f"{len(group)} {name}: {first_of(group, _MOST_LISTED)}")
   return "; ".join(texts)
 
 
