@@ -15,7 +15,14 @@ from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import brightest
 from vit_jax.data.example import UnreadableImageError
-from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.reading.sources import alpha_warnings, open_splits
+from vit_jax.data.settings import (
+  DataSettings,
+  EvalTransformSettings,
+  TrainTransformSettings,
+)
+from vit_jax.inference.reading import read_images
 
 H, W = 46, 71
 COLOURS = scene(H, W)
@@ -129,9 +136,96 @@ def test_bands_are_turned_upright():
   np.testing.assert_array_equal(found, np.rot90(pixels, -1))
 
 
+# The kinds of extra samples of a TIFF file, by their numbers in its tag.
+UNKNOWN, ASSOCIATED, PLAIN = 0, 1, 2
+
+
+def with_extra(pixels, extra, **options):
+  return tiff(pixels, planarconfig="contig", extrasamples=extra, **options)
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5])
+@pytest.mark.parametrize("count, colours", [(2, 1), (3, 1), (4, 3), (5, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_bands_are_no_picture_unless_the_file_says_so(
+  count, colours, channels, dtype
+):
+  pixels = bands(count, dtype)
+  photometric = "rgb" if colours == 3 else "minisblack"
+  extra = [UNKNOWN] * (count - colours)
+  encoded = with_extra(pixels, extra, photometric=photometric)
+  if count == channels:
+    found = decode_image(encoded, ImageSpec(channels))
+    expected = pixels if dtype == np.uint8 else pixels >> 8
+    np.testing.assert_array_equal(found, expected)
+    return
+  message = f"^{channels} bands are needed, and it has {count} bands"
+  with pytest.raises(UnreadableImageError, match=message) as error:
+    decode_image(encoded, ImageSpec(channels))
+  assert "\n" not in str(error.value)
+
+
+def test_bands_in_pages_are_no_picture():
+  pages = tiff(np.ascontiguousarray(np.moveaxis(bands(2), 2, 0)))
+  with pytest.raises(UnreadableImageError, match="4 bands .* has 2 bands"):
+    decode_image(pages, ImageSpec(4))
+
+
+def test_a_tiff_file_that_says_it_has_alpha_is_a_picture():
+  pixels = bands(2)
+  encoded = with_extra(pixels, [PLAIN])
+  found = decode_image(encoded, ImageSpec(4))
+  np.testing.assert_array_equal(found, pixels[..., [0, 0, 0, 1]])
+  encoded = with_extra(bands(4), [ASSOCIATED], photometric="rgb")
+  assert decode_image(encoded, ImageSpec(2)).shape == (H, W, 2)
+
+
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "BMP", "TIFF"])
+@pytest.mark.parametrize("channels", [2, 4])
+def test_opaque_pictures_have_no_band_of_another_name(file_format, channels):
+  encoded = encode(Image.fromarray(COLOURS), file_format)
+  names = {2: ("vv", "vh"), 4: ("blue", "green", "red", "nir")}[channels]
+  transform = half_normalised(names).transform()
+  said = f"^{channels} bands are needed, and it is a picture without alpha"
+  with pytest.raises(UnreadableImageError, match=said):
+    transform(encoded)
+  whole = np.dstack([COLOURS, ALPHA])[..., -channels:]
+  whole = png(whole) if channels == 4 else tiff(whole, planarconfig="contig")
+  assert transform(whole).shape == (*SIZE, channels)
+  with_alpha = half_normalised((*names[:-1], "Alpha")).transform()(encoded)
+  assert (with_alpha[..., -1] == 255).all()
+
+
+SIZE = (8, 8)
+
+
+def half_normalised(names, channels=None):
+  half = (0.5,) * (channels or len(names))
+  return Preprocessing(SIZE, mean=half, std=half, bands=names)
+
+
+def test_a_line_says_that_pictures_get_alpha(tmp_path, capsys):
+  for split in ("train", "val"):
+    (tmp_path / split).mkdir()
+    for name in ("x.jpg", "y.tif"):
+      Image.fromarray(COLOURS).save(tmp_path / split / name)
+    (tmp_path / split / "z.png").write_bytes(png(np.dstack([COLOURS, ALPHA])))
+  settings = DataSettings(root=str(tmp_path), labels=False)
+  pictures = open_splits(settings).train
+  plain = half_normalised((), 4)
+  (line,) = alpha_warnings(pictures, plain.spec)
+  assert line.startswith("2 of 3 images looked at have no alpha")
+  assert alpha_warnings(pictures, ImageSpec(3)) == []
+  named = half_normalised(("red", "green", "blue", "nir"))
+  assert alpha_warnings(pictures, named.spec) == []  # They are refused.
+  pixels = read_images(plain, tmp_path / "train")
+  assert pixels.shape == (3, *SIZE, 4)
+  assert "it is 255 for them" in "".join(capsys.readouterr())
+
+
 def test_bands_that_a_file_does_not_have(monkeypatch):
   six = tiff(bands(6), planarconfig="contig")
-  with pytest.raises(UnreadableImageError, match="5 bands are needed"):
+  with pytest.raises(UnreadableImageError, match="5 bands are needed.* has 6"):
     decode_image(six, ImageSpec(5))
   with pytest.raises(UnreadableImageError, match="4 bands are needed.* has 6"):
     decode_image(six, ImageSpec(4))

@@ -19,6 +19,7 @@ from configs import finetune
 from tests import published, runs
 from tests.commands import run
 from tests.image_files import encode
+from vit_jax.data.example import RGB
 from vit_jax.run import few_images, loop
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
@@ -78,12 +79,12 @@ def test_the_header_says_what_is_there(odd):
     "odd: train 22, val 22 images of 2 classes; ignored: 4 .nef, 4 not images, "
     "1 pipes or devices"
   )
-  (line,) = splits.warnings_for(None)
+  (line,) = splits.warnings_for(RGB)
   assert "have 16 bits and reach 4,0" in line
   assert "set --config.normalization.window='(0,4095)'" in line
   odd.normalization.window = (0.0, 4095.0)
   plan = make_plan(read(odd))
-  assert plan.splits.warnings_for(plan.preprocessing.window) == []
+  assert plan.splits.warnings_for(plan.preprocessing.spec) == []
   assert plan.preprocessing.window == (0, 4095)
   # The checkpoint records it, for `evaluate` and `predict`.
   assert preprocessing(plan.description(1)).window == (0, 4095)

@@ -190,8 +190,7 @@ class ImageSpec:
   Attributes:
     channels: 1 for grey, 2 for grey and alpha, 3 for RGB, 4 for RGBA; or the
       number of a TIFF file's bands, which are then taken as they are stored.
-      Colours become grey by their luminance (ITU-R BT.601), and alpha is 255
-      where a file has none.
+      Colours become grey by their luminance (ITU-R BT.601).
     window: The values of images of more than 8 bits that become black and
       white; None for 0 and 65535.
     fast_dct: Whether JPEG files are decoded by the fast and less exact integer
@@ -199,12 +198,15 @@ class ImageSpec:
       the exact one by one level of 255 on average.
     stored: Whether the bands of a TIFF file are taken as they are stored, even
       if they are 1 or 3.
+    adds_alpha: Whether 2 or 4 channels get an alpha of 255 from a picture that
+      has none; otherwise such a picture is refused.
   """
 
   channels: int = 3
   window: Window | None = None
   fast_dct: bool = False
   stored: bool = False
+  adds_alpha: bool = True
 
   @property
   def grey(self) -> bool:
@@ -262,19 +264,39 @@ def check_scans(encoded: bytes) -> None:
     )
 
 
-def check_channels(channels: int, bands: int = 4) -> None:
-  """Raises UnreadableImageError if a file cannot be converted to `channels`.
+def adds_alpha(bands: Sequence[str]) -> bool:
+  """Whether a run with bands of these names, if any, takes opaque pictures.
 
-  Call it only for a file whose bands are not taken as they are stored. A grey
-  or colour image, of at most 4 `bands`, can be converted to 1 to 4 channels; a
-  file of more bands cannot be converted. The default of `bands` stands for a
-  file that tifffile does not read, which has at most 4.
+  It is the field of `ImageSpec`. An opaque picture has no band of another name
+  than alpha to put in the last place.
   """
-  if channels > 4 or bands > 4:
+  return not bands or bands[-1].lower() == "alpha"
+
+
+def check_channels(
+  image_spec: ImageSpec, bands: int | None = None, *, has_alpha: bool = False
+) -> None:
+  """Raises UnreadableImageError if a file cannot give the channels of a spec.
+
+  Call it only for a file whose bands are not taken as they are stored. Grey and
+  colours, with or without alpha, can be converted to 1 to 4 channels.
+
+  Args:
+    bands: The number of bands of a TIFF file that are not grey or colours, of
+      which other bands are needed; None for a picture.
+    has_alpha: Whether a picture has alpha or a transparent colour.
+  """
+  channels = image_spec.channels
+  opaque = channels in (2, 4) and not has_alpha
+  if bands is not None:
+    reason = f"it has {counted(bands, 'band')}"
+  elif channels > 4:
     reason = "it is not a TIFF file with bands"
-    if bands > 4:
-      reason = f"it has {bands}"
-    raise UnreadableImageError(
-      f"{channels} bands are needed, and {reason}: set channels to the number "
-      "of bands in the files."
-    )
+  elif opaque and not image_spec.adds_alpha:
+    reason = "it is a picture without alpha"
+  else:
+    return
+  raise UnreadableImageError(
+    f"{channels} bands are needed, and {reason}: set channels to the number of "
+    "bands in the files, and leave out files of other bands."
+  )

@@ -4,7 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Optional, TypedDict
 
 from vit_jax.data.batch import ImageTransform
-from vit_jax.data.example import ImageSpec
+from vit_jax.data.example import ImageSpec, adds_alpha
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.data.transforming.transforms import (
   UpperLeft,
@@ -112,7 +112,8 @@ class Preprocessing:
   @property
   def spec(self) -> ImageSpec:
     """How a file becomes pixels, before they are cut to size."""
-    return ImageSpec(self.channels, self.window)
+    alpha = not self.some_bands and adds_alpha(self.bands)
+    return ImageSpec(self.channels, self.window, adds_alpha=alpha)
 
   def check_one_size(self, what: str) -> None:
     """Raises ValueError if images keep their proportions, so sizes differ.

@@ -17,15 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from vit_jax.data.batch import (
-  BANDS,
-  SIZE,
-  Batch,
-  Transform,
-  allocate,
-  batch_spec,
-  put,
-)
+from vit_jax.data.batch import BANDS, SIZE, Batch, allocate, batch_spec, put
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference import reading
 from vit_jax.inference.features import features as features_of
@@ -233,7 +225,6 @@ def predict(
   checked("batch_size", int, batch_size, COUNT)
   if "top" in options:
     checked("top", int, options["top"], COUNT)
-  transform = preprocessing.transform()
   own_tokens = None
   if preprocessing.patches is not None:
     N, as_maps = preprocessing.patches.tokens, not options.get("tokens")
@@ -251,7 +242,7 @@ def predict(
   all_pictures = itertools.chain(first_batch, pictures)
   steps = (
     (names, step(params, jax.device_put(batch, split)))
-    for names, batch in _batches(all_pictures, transform, rows)
+    for names, batch in _batches(all_pictures, preprocessing, rows)
   )
   for names, answers in sharding.start_ahead(steps, sharding.steps_ahead()):
     yield _predictions(names, answers, class_names, own_tokens)
@@ -579,7 +570,7 @@ def _names_of(
 
 def _batches(
   images: Iterable[reading.Picture],
-  transform: Transform,
+  preprocessing: Preprocessing,
   rows: int,
 ) -> Iterator[tuple[Names, Batch]]:
   """Yields the names and the batch of `rows` images each.
@@ -587,11 +578,11 @@ def _batches(
   Rows without an image, or with an unreadable one, are 0. A line says if any
   image lacks bands of the model.
   """
-  read = reading.make_reader(transform)
+  read = reading.make_reader(preprocessing)
   decoded = enumerate(
     reading.decode_ahead(images, read, _BATCHES_AHEAD * rows), start=1
   )
-  spec = batch_spec(transform.spec, rows)
+  spec = batch_spec(preprocessing.transform().spec, rows)
   while group := list(itertools.islice(decoded, rows)):
     batch = allocate(spec)
     names: Names = []

@@ -10,19 +10,23 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from vit_jax.data.batch import Batch, Transform
+from vit_jax.data.batch import Batch
 from vit_jax.data.decoding.picture import Picture, as_file, is_picture
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.named_images import find_images, say_left_out
-from vit_jax.runtime.printable import printable_path
+from vit_jax.runtime.printable import printable_path, say_once
 from vit_jax.training.sharding import start_ahead
 
 Pictures = Picture | Iterable[Picture]
 """Pictures, a single one, or a folder or a pattern that stands for several."""
 
 _MOST_THREADS = 16
+_ADDS_ALPHA = (
+  "Some images have no alpha, which is the last of the model's {} channels: it "
+  "is 255 for them."
+)
 
 
 def each_picture(images: Pictures) -> Iterable[Picture]:
@@ -116,7 +120,7 @@ def read_batch(preprocessing: Preprocessing, images: Pictures) -> Batch:
 
   Raises ValueError as `read_images` does.
   """
-  read = make_reader(preprocessing.transform())
+  read = make_reader(preprocessing)
   rows: list[Mapping[str, Any]] = []
   for number, picture in enumerate(each_picture(images), start=1):
     arrays = read_image(picture, read)
@@ -128,11 +132,22 @@ def read_batch(preprocessing: Preprocessing, images: Pictures) -> Batch:
   return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def make_reader(transform: Transform) -> Callable[[bytes], Mapping[str, Any]]:
-  """Returns a function that applies a transform to an image file's bytes."""
+def make_reader(
+  preprocessing: Preprocessing,
+) -> Callable[[bytes], Mapping[str, Any]]:
+  """Returns a function that preprocesses an image file's bytes.
+
+  A line says if any image gets an alpha of 255 as the model's last channel.
+  """
+  from vit_jax.data.decoding.pillow import gets_alpha
+
+  transform, spec = preprocessing.transform(), preprocessing.spec
 
   def read(encoded: bytes) -> Mapping[str, Any]:
-    return transform.row({"image": encoded, "label": 0, "id": ""})
+    arrays = transform.row({"image": encoded, "label": 0, "id": ""})
+    if gets_alpha(encoded, spec):
+      say_once(_ADDS_ALPHA.format(spec.channels))
+    return arrays
 
   return read
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from vit_jax.data.batch import Batch, label_spec
 from vit_jax.data.batching.loader import Loader
-from vit_jax.data.example import ImageSpec
+from vit_jax.data.example import ImageSpec, adds_alpha
 from vit_jax.data.reading.sources import check_classes
 from vit_jax.data.reading.survey import UNREADABLE, Survey, look_at
 from vit_jax.data.transforming.transforms import make_train_transform
@@ -63,7 +63,8 @@ def inspect_folder(
   issue_files = IssueFiles.of_paths(issues, probabilities) if model else None
   bands = settings.data.band_names
   channels = len(bands) or settings.channels
-  spec = ImageSpec(channels, settings.normalization.window)
+  window = settings.normalization.window
+  spec = ImageSpec(channels, window, adds_alpha=adds_alpha(bands))
   data, labels, notes = recognised(root, settings.data, task_is_given)
   splits = open_found(root, data, labels)
   if model:
@@ -73,7 +74,7 @@ def inspect_folder(
   display.header([("data", splits.found)])
   rule = getattr(splits.train, "held_out", None)
   held_out_lines = rule.lines() if rule else []
-  warnings = splits.warnings_for(spec.window)
+  warnings = splits.warnings_for(spec)
   for line in (*notes, *held_out_lines, *warnings):
     display.note(line)
   all_splits: Any = [splits.train, splits.eval, splits.test]

@@ -66,7 +66,7 @@ def digits_advice(
   places = (data.get(key) for key in ("root", "dir", "labels_file"))
   if data.get("name") != "digits" or any(places) or size is None:
     return ""
-  read = make_reader(preprocessing.transform())
+  read = make_reader(preprocessing)
   # An iterator was used up by its answers.
   pictures = () if isinstance(images, Iterator) else each_picture(images)
   some = itertools.islice(pictures, _MOST_READ)

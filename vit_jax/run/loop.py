@@ -143,7 +143,7 @@ def _open_run(
   display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
   is_new = checkpoints.latest_step is None
   display.header(header(plan, workdir, is_new=is_new))
-  warnings = plan.splits.warnings_for(plan.preprocessing.window)
+  warnings = plan.splits.warnings_for(plan.preprocessing.spec)
   for note in (*warnings, *checkpoints.notes):
     display.note(note)
   return checkpoints

@@ -16,6 +16,7 @@ from vit_jax.data.reading import other_table
 from vit_jax.data.reading.labels import NONE, SINGLE, Labels
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import (
+  alpha_warnings,
   check_same_classes,
   open_source,
   open_whole,
@@ -141,6 +142,7 @@ def open_saved_run(
     source = _open_whole(settings.data, fitted.labels, names, workdir)
   is_own = folder is None and root is not None
   notes = _notes_on_images(workdir, loaded, settings, source) if is_own else []
+  notes += alpha_warnings(source, loaded.preprocessing.spec)
   if folder is not None and fitted.labels.are_classes:
     notes += _notes_on_classes(source)
   trained = names, "the checkpoint"

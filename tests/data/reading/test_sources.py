@@ -16,6 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vit_jax import data
+from vit_jax.data.example import RGB, ImageSpec
 from vit_jax.data.reading.sources import Digits, check_same_classes, open_splits
 from vit_jax.tasks.table import LABELLED_TASKS
 
@@ -197,7 +198,7 @@ def test_dark_images_of_16_bits_are_said_unless_a_window_is_set(
       pixels = np.full((8, 8), white, np.uint16)
       Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
   splits = open_splits(data.DataSettings(root=str(tmp_path)))
-  lines = [x for x in splits.warnings_for(None) if "nearly black" in x]
+  lines = [x for x in splits.warnings_for(RGB) if "nearly black" in x]
   assert bool(lines) == (white == 4_000)
   assert not lines or lines[0].endswith("normalization.window='(0,4095)'.")
-  assert splits.warnings_for((0, 4_095)) == splits.warnings
+  assert splits.warnings_for(ImageSpec(window=(0, 4_095))) == splits.warnings

@@ -177,7 +177,7 @@ def decode_jpeg(
       None for all. If the header is `top_down` and the image upright as stored,
       decoding stops soon after them.
   """
-  example.check_channels(image_spec.channels)
+  example.check_channels(image_spec)
   _check_size(header)
   if not header.top_down:
     example.check_scans(encoded)
@@ -264,9 +264,10 @@ def _decode_with_opencv(
   encoded: bytes, image_spec: ImageSpec
 ) -> np.ndarray | None:
   """Decodes a PNG for which `_png_size` gives a size; None if Pillow has to."""
+  example.check_channels(image_spec)
   is_coloured = encoded[25] != 0  # The colour type: 0 is grey, 2 is RGB.
   # OpenCV rounds otherwise than Pillow as it makes colours grey.
-  if image_spec.channels > 4 or (image_spec.grey and is_coloured):
+  if image_spec.grey and is_coloured:
     return None
   mode = cv2.IMREAD_GRAYSCALE if image_spec.grey else cv2.IMREAD_COLOR_RGB
   mode |= cv2.IMREAD_IGNORE_ORIENTATION

@@ -37,7 +37,9 @@ TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
 _PLANES, _APART = 284, 2
+_GREY, _CMYK = (0, 1, 3), 5  # The second is black as 0, the third a palette.
 _EXTRA_SAMPLES, _PLAIN_ALPHA = 338, 2  # Not multiplied into the colours.
+_ALPHA = (1, _PLAIN_ALPHA)  # All other extra samples may be anything.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
 
 
@@ -98,11 +100,16 @@ def decode(encoded: bytes, image_spec: ImageSpec) -> tuple[np.ndarray, int]:
     by_band = image_spec.stored or channels not in (1, 3)
     if by_band and encoded.startswith(TIFF_STARTS):
       samples, turn = _bands(encoded)
-      if samples.shape[2] == channels:
+      count = samples.shape[2]
+      if count == channels:
         return _eight_bits(samples, window), turn
-      example.check_channels(channels, samples.shape[2])
-    example.check_channels(channels)
+      if channels > 4 or not _is_picture(encoded, count):
+        example.check_channels(image_spec, count)
+    elif channels > 4:
+      example.check_channels(image_spec)
     with _open(encoded) as image:
+      has_alpha = image.has_transparency_data
+      example.check_channels(image_spec, has_alpha=has_alpha)
       example.check_size(image.height, image.width)
       if encoded.startswith(_JPEG_START):
         example.check_scans(encoded)
@@ -188,6 +195,39 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
     tag = tags.get(_ORIENTATION)
   samples = np.moveaxis(samples, [axes.index("Y"), axes.index("X")], [0, 1])
   return samples.reshape(*samples.shape[:2], -1), tag.value if tag else 1
+
+
+def _is_picture(encoded: bytes, count: int) -> bool:
+  """Whether the `count` bands of a TIFF file are grey or colours, or alpha.
+
+  The file says so itself: they lie in one page, and each sample beyond those of
+  the colours is marked as alpha.
+  """
+  with open_tiff(encoded) as file:
+    page = file.pages.first
+    tags = page.tags
+    colours = 1 if tags.valueof(_PHOTOMETRIC) in _GREY else 3
+    if tags.valueof(_PHOTOMETRIC) == _CMYK:
+      colours = 4
+    extra = tuple(page.extrasamples)
+    one_page = page.samplesperpixel == count
+  return one_page and count == colours + len(extra) and {*extra} <= {*_ALPHA}
+
+
+def gets_alpha(encoded: bytes, image_spec: ImageSpec) -> bool:
+  """Whether the last channel of a readable file is an alpha of 255.
+
+  So it is for an opaque picture if there are 2 or 4 channels.
+  """
+  channels = image_spec.channels
+  if channels not in (2, 4) or not image_spec.adds_alpha:
+    return False
+  if encoded.startswith(_JPEG_START):
+    return True
+  # If the file is damaged, the decoding says so.
+  with contextlib.suppress(Exception), _open(encoded) as image:
+    return len(image.getbands()) != channels and not image.has_transparency_data
+  return False  # Bands that Pillow cannot open are taken as they are stored.
 
 
 def open_tiff(encoded: bytes) -> Any:

@@ -1,5 +1,6 @@
 """Opens the splits of a data set with the reader that they need."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -12,13 +13,19 @@ import cv2
 import numpy as np
 
 from vit_jax.data.batch import CLASS, label_spec
-from vit_jax.data.example import Example, Source, Window
+from vit_jax.data.example import (
+  Example,
+  ImageSpec,
+  Source,
+  UnreadableImageError,
+)
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime import extras
 from vit_jax.runtime.printable import composed, first_of, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
+_LOOKED_AT = 8  # Images that are asked for their alpha.
 _SHOWN = 5  # Names in a message on those of two sources.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
@@ -41,13 +48,36 @@ class Splits:
   found: str
   warnings: list[str]
 
-  def warnings_for(self, window: Window | None) -> list[str]:
-    """The warnings, and one on dark images of 16 bits unless a window is set.
+  def warnings_for(self, spec: ImageSpec) -> list[str]:
+    """The warnings, and those on how `spec` fits the training images.
 
-    `window` is that of `ImageSpec`.
+    Images of 16 bits may be dark unless a window is set, and pictures without
+    alpha get one if there are 2 or 4 channels.
     """
     dark: Any = getattr(self.train, "exposure_warnings", list)
-    return [*self.warnings, *(dark() if window is None else [])]
+    lines = [*self.warnings, *(dark() if spec.window is None else [])]
+    return lines + alpha_warnings(self.train, spec)
+
+
+def alpha_warnings(source: Source, spec: ImageSpec) -> list[str]:
+  """A line if opaque images get an alpha of 255 as their last channel."""
+  from vit_jax.data.decoding.pillow import gets_alpha
+
+  if spec.channels not in (2, 4) or not len(source):
+    return []
+  indices = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))
+  opaque = 0
+  for index in indices.tolist():
+    with contextlib.suppress(UnreadableImageError):
+      opaque += gets_alpha(source[index]["image"], spec)
+  if not opaque:
+    return []
+  line = (
+    f"{opaque} of {len(indices)} images looked at have no alpha, which is the "
+    f"last of {spec.channels} channels and 255 for them: leave them out if the "
+    "channels are other bands."
+  )
+  return [line]
 
 
 def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:
