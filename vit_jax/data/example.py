@@ -112,7 +112,7 @@ class Subset(Source):
     return self._source.read([self._indices[index] for index in indices])
 
 
-def read_labels(source: Any, key: str, instead: str) -> np.ndarray:
+def read_labels(source: Source, key: str, instead: str) -> np.ndarray:
   """Reads all labels of a source, for a key of the configuration.
 
   Returns them as an array (N, ...). Raises ValueError if the source gives
@@ -152,7 +152,7 @@ class BalancedClasses(Subset):
       classes, or are all of one class.
   """
 
-  def __init__(self, source: Any):
+  def __init__(self, source: Source):
     instead = "set loss.class_weights to a list instead"
     labels = read_labels(source, "data.sampling='classes'", instead)
     key = "data.sampling"

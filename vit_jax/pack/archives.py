@@ -94,6 +94,7 @@ class _Bounded:
     self.seekable = file.seekable
 
   def read(self, size: int) -> bytes:
+    """Reads up to `size` bytes; raises ValueError beyond `MOST_TEXT`."""
     if not 0 <= size <= MOST_TEXT:
       raise ValueError(
         f"{self._path} is damaged: a header takes {size:,} bytes, more than "

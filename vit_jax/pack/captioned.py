@@ -78,6 +78,7 @@ class CaptionedImages(Source):
   """
 
   def __init__(self, images: label_file.LabelledImages):
+    """`images` were opened with `_CaptionPlaces` as their kind of labels."""
     kind: Any = images.kind
     self.name = images.name
     self.split = images.split
@@ -96,6 +97,7 @@ class CaptionedImages(Source):
     return [*self._images.notes]
 
   def __getitem__(self, index: int) -> Any:
+    """The example at `index`, with `captions`, a list of texts."""
     example: Any = self._images[index]
     start, stop, label = example["label"].tolist()
     captions = json.loads(self._texts[start:stop])

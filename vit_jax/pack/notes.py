@@ -254,6 +254,7 @@ def compare_shards(
   """
 
   def check(places: tuple[epath.Path, epath.Path]) -> tuple[bool, str | None]:
+    """The result for one shard, by the paths of the shard and its note."""
     shard, about = places
     note = read(about)
     if note is None:

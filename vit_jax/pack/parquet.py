@@ -34,6 +34,7 @@ class ParquetImages(Source):
   """
 
   def __init__(self, name: str, files: Sequence[str], columns: tuple[str, str]):
+    """Reads the footers of `files`, the paths; for `columns` see the class."""
     self.name = name
     self.columns = columns
     self.class_names: tuple[str, ...] = ()

@@ -131,6 +131,7 @@ class Records(Source):
     return len(self._listing.label)
 
   def __getitem__(self, index: int) -> Any:
+    """The example at `index`; raises UnreadableImageError for a huge image."""
     listing = self._listing
     start = listing.ends[index - 1] if index else 0
     name = os.fsdecode(bytes(listing.names[start : listing.ends[index]]))

@@ -3,7 +3,7 @@
 import os
 from typing import Any, Literal
 
-from vit_jax.data.batch import label_spec
+from vit_jax.data.batch import ImageTransform, Transform, label_spec
 from vit_jax.data.batching.loader import EvalPasses, make_loader
 from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import ImageSpec, Source, Window, sides
@@ -158,6 +158,6 @@ def _source(
   return open_source(split, data, without_tokens(kind))
 
 
-def _with_label(images: Any, source: Source) -> Any:
+def _with_label(images: ImageTransform, source: Source) -> Transform:
   """The transform of images, which takes masks along if labels are masks."""
   return with_label(images, label_spec(source), len(source.class_names))

@@ -239,7 +239,8 @@ def open_tiff(encoded: bytes) -> Any:
     import tifffile
   except ImportError:
     raise UnreadableImageError(
-      'the bands of a TIFF file, which need pip install "vit_jax[tiff]".'
+      "tifffile, which reads the bands of a TIFF file, is not installed: pip "
+      'install "vit_jax[tiff]".'
     ) from None
   return tifffile.TiffFile(io.BytesIO(encoded))
 
@@ -273,7 +274,8 @@ def _register_heif() -> None:
     import pillow_heif
   except ImportError:
     raise UnreadableImageError(
-      'a HEIC image, which needs pip install "vit_jax[heif]".'
+      "pillow-heif, which reads HEIC images, is not installed: pip install "
+      '"vit_jax[heif]".'
     ) from None
   pillow_heif.register_heif_opener()
 

@@ -57,6 +57,7 @@ class Captions(Labels):
   """The names of a source, whatever its column or feature is called."""
 
   def spec(self, count: int) -> ArraySpec:
+    """The shape (M, T) and the type of a label; `count` does not matter."""
     del count
     tokens = self.files.length if self.files else self.length
     return ArraySpec((self.most, tokens), np.int32)

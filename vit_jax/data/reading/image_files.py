@@ -143,7 +143,10 @@ def read_file(path: bytes) -> bytes:
 
 
 def counts_of(splits: Sequence[Any]) -> str:
-  """The number of images in each split, such as "train 8, test 2 images"."""
+  """The number of images in each split, such as "train 8, test 2 images".
+
+  `splits` are sources that have the name of their split as `split`.
+  """
   *others, last = splits
   counts = [f"{split.split} {len(split):,}" for split in others]
   return ", ".join([*counts, f"{last.split} {counted(len(last), 'image')}"])

@@ -23,6 +23,7 @@ class Letters(Captions):
   length: int = _LENGTH
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
+    """The code points of the first caption of each image, (N, 1, T)."""
     ids = np.full((len(captions), 1, self.length), NONE, np.int32)
     for row, (first, *_) in zip(ids, captions, strict=True):
       letters = [*map(ord, first[: self.length])]

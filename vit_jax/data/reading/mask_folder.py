@@ -216,7 +216,7 @@ def summary(splits: Sequence[SegmentationFolder]) -> str:
 
 def _opener(
   settings: DataSettings, size: tuple[int, int] | None
-) -> Callable[[str, Any], SegmentationFolder]:
+) -> Callable[[str, SegmentationFolder | None], SegmentationFolder]:
   """A function that opens a split, as `open_split_like_train` takes it."""
   if not settings.root or settings.labels_file:
     raise ValueError(
@@ -224,7 +224,9 @@ def _opener(
       "images and masks."
     )
 
-  def open_one(split: str, train: Any) -> SegmentationFolder:
+  def open_one(
+    split: str, train: SegmentationFolder | None
+  ) -> SegmentationFolder:
     meaning = train.meaning if train else None
     return SegmentationFolder(settings, split, size, meaning)
 

@@ -125,8 +125,8 @@ def _files_of_table(path: str, root: str = "") -> Iterator[str]:
   if not any(places) and not os.path.exists(first):
     raise ValueError(
       f"{path} names {counted(len(names), 'image')}, such as {names[0]!r}, and "
-      f"none of them is in {root or '.'}: name the folder from which it names "
-      "them by --root of `vit_jax predict` or `evaluate`, or move it there."
+      f"none of them is in {root or '.'}: give the folder of the images by "
+      "--root of `vit_jax predict` or `evaluate`, or move the table there."
     )
   for name, place in zip(names, places, strict=True):
     yield os.path.join(root, name if place is None else os.fsdecode(place))

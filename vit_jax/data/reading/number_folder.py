@@ -88,10 +88,11 @@ class PixelNumbers(Labels):
     )
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
-    """The range of the known numbers."""
+    """As `describe`."""
     return self.describe(label, names)
 
   def describe(self, label: Any, names: Sequence[str]) -> str:
+    """The name of the target, and the range of its known numbers."""
     numbers = np.asarray(label)
     known = numbers[~np.isnan(numbers)]
     name = names[0] if len(names) else "numbers"
@@ -331,7 +332,7 @@ def summary(splits: Sequence[NumberFolder]) -> str:
 
 def _opener(
   settings: DataSettings, size: tuple[int, int] | None
-) -> Callable[[str, Any], NumberFolder]:
+) -> Callable[[str, NumberFolder | None], NumberFolder]:
   """A function that opens a split, as `open_split_like_train` takes it."""
   if not settings.root or settings.labels_file:
     raise ValueError(
@@ -339,7 +340,7 @@ def _opener(
       "holds images and targets, such as images and depth."
     )
 
-  def open_one(split: str, train: Any) -> NumberFolder:
+  def open_one(split: str, train: NumberFolder | None) -> NumberFolder:
     return NumberFolder(settings, split, size, train)
 
   return open_one

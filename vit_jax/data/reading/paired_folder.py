@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Shaped
@@ -146,9 +146,12 @@ class PairedFolder(Source):
     )
 
 
+Folder = TypeVar("Folder", bound=PairedFolder)
+
+
 def open_split_like_train(
-  open_one: Callable[[str, Any], Any], split: str
-) -> Any:
+  open_one: Callable[[str, Folder | None], Folder], split: str
+) -> Folder:
   """Opens one split of a folder, whose files are read as those to train on.
 
   `open_one` is called with the name of a split, and with the opened training
@@ -159,8 +162,8 @@ def open_split_like_train(
 
 
 def open_splits_like_train(
-  open_one: Callable[[str, Any], Any],
-) -> dict[str, Any]:
+  open_one: Callable[[str, Folder | None], Folder],
+) -> dict[str, Folder]:
   """Opens all splits of a folder: "train", "eval" and, if there is one, "test".
 
   `open_one` is that of `open_split_like_train`.

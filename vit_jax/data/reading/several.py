@@ -69,6 +69,10 @@ class SeveralLabels(Labels):
   def fit_to(
     self, columns: Sequence[str], rows: Sequence[Row], names: Names
   ) -> Encode:
+    """As `Labels.fit_to`; a single column may have some of the labels alone.
+
+    The function then raises ValueError for a label that is not among `names`.
+    """
     if len(columns) > 1:
       return super().fit_to(columns, rows, names)
     read = functools.partial(_read_labels, columns[0])
@@ -177,8 +181,8 @@ class _Meaning:
   """The meaning of the cells of a column of 0 and 1."""
 
   unknown: frozenset[str]
-  uncertain: Any  # 0, 1 or UNKNOWN; None if the settings have to say it.
-  empty: Any  # 0 or UNKNOWN.
+  uncertain: float | None  # 0, 1 or UNKNOWN; None if the settings do not say.
+  empty: float  # 0 or UNKNOWN.
 
   @classmethod
   def of(cls, cells: Sequence[Any], settings: DataSettings) -> "_Meaning":

@@ -301,6 +301,7 @@ def _with_bounds(
       return tokenizer.encode(texts)
 
   def encode(texts: Sequence[str]) -> list[list[int]]:
+    """As `tokenizer.encode`; raises ValueError beyond the bounds."""
     for number, text in enumerate(texts, 1):
       if 4 * len(text) > longest:  # A character has at most 4 bytes.
         raise ValueError(

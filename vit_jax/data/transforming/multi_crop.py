@@ -88,6 +88,7 @@ class MultiCrop:
 
   @property
   def spec(self) -> Spec:
+    """The arrays of a row; see the class."""
     C = self.pixels.channels
     large = ArraySpec((*self.size, C))
     arrays = {"image": large, "second": large}

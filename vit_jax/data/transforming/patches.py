@@ -59,6 +59,7 @@ class IntoPatches(ImageTransform):
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
+    """The patches of an image, and how many there are; see the class."""
     P = self.size.patch_size
     image = self.images(example["image"], *rng)
     patches = cut(image, P)

@@ -278,6 +278,7 @@ class _TrainTransform(_ResizingTransform):
   def pixels_and_places(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
+    """As in the base class; `rng` is the generator of all random changes."""
     (generator,) = rng
     settings = self.settings
     if settings.crop == "inception":
@@ -367,6 +368,7 @@ class _EvalTransform(_ResizingTransform):
   def pixels_and_places(
     self, encoded: bytes, *_: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
+    """As in the base class, without a generator."""
     image = decode_image(encoded, self.pixels)
     shape = image.shape[:2]
     size = self.sizes.of(shape)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vit_jax.data.batch import LABEL, ArraySpec, Spec, Transform
+from vit_jax.data.batch import LABEL, ArraySpec, ImageTransform, Spec, Transform
 from vit_jax.data.example import Example
 from vit_jax.data.reading.mask_folder import IGNORED, ignored_label
 
@@ -38,12 +38,15 @@ class WithMasks(Transform):
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
+    """The image and its mask, (H, W), as `label`."""
     image, places = self.images.pixels_and_places(example["image"], *rng)
     label = places.take_from(example["label"], self.outside)
     return {"image": image, LABEL: label}
 
 
-def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
+def with_label(
+  images: ImageTransform, label: ArraySpec, classes: int
+) -> Transform:
   """The transform of images, which cuts labels alike if these are pictures.
 
   Labels are pictures if the shape of `label` is (0, 0), for any size: masks of
@@ -57,6 +60,6 @@ def with_label(images: Any, label: ArraySpec, classes: int) -> Transform:
   return WithMasks(images, ignored_label(classes))
 
 
-def with_numbers(images: Any) -> WithMasks:
+def with_numbers(images: ImageTransform) -> WithMasks:
   """The transform of images that cuts their pictures of float32 alike."""
   return WithMasks(images, float("nan"), np.float32)

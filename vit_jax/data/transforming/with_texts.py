@@ -46,6 +46,7 @@ class WithTexts(Transform):
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
+    """The arrays of the image, and the ids of one of its captions."""
     arrays = self.images.row(example, *rng)
     captions = np.asarray(example["label"])
     count = int((captions[:, 0] != NONE).sum())
