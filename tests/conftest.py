@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import signal
+import tempfile
 import threading
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so
@@ -150,6 +151,14 @@ def interpreted(monkeypatch):
   name = "make_splash_mha_single_device"
   make = functools.partial(getattr(splash_attention, name), interpret=True)
   monkeypatch.setattr(splash_attention, name, make)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files(tmp_path_factory):
+  """Temporary files of libraries and examples go when pytest's own do."""
+  tempfile.tempdir = str(tmp_path_factory.mktemp("temporary"))
+  yield
+  tempfile.tempdir = None
 
 
 @pytest.fixture(scope="session")
