@@ -204,5 +204,7 @@ def test_fields_come_back_through_json(name):
 
 
 def test_fields_of_no_model_are_refused():
-  with pytest.raises(ValueError, match="kind='Cnn' of model; choose one of V"):
+  with pytest.raises(
+    ValueError, match="kind='Cnn' is no kind of model; choose one of V"
+  ):
     from_fields({"kind": "Cnn"})

@@ -167,7 +167,7 @@ def test_a_strange_grid_can_be_told(tmp_path):
 @pytest.mark.parametrize("source", [None, 3, ["runs/x"]])
 def test_a_checkpoint_is_a_name_or_a_path(source):
   kind = type(source).__name__
-  with pytest.raises(ValueError, match=f"^a checkpoint is a {kind}: give a na"):
+  with pytest.raises(ValueError, match=f"is given as a {kind}: give a name"):
     load_pretrained(source)
 
 

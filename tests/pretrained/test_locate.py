@@ -221,6 +221,7 @@ def test_a_refusal_names_the_flag_and_no_secret():
   with pytest.raises(ValueError, match="the teacher is") as caught:
     check_trusted("https://me:word@e.org/a\x1b?key=1", "the teacher", "base")
   assert str(caught.value) == (
-    "the teacher is https://e.org/a\\x1b, which only its checkpoint names: if "
-    "you trust it, give --base=https://e.org/a\\x1b (base= in Python)."
+    "the teacher is https://e.org/a\\x1b, which only the run's checkpoint "
+    "gives: if you trust it, give --base=https://e.org/a\\x1b (base= in "
+    "Python)."
   )

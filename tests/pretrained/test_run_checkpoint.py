@@ -266,5 +266,5 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
 @pytest.mark.slow
 def test_a_pipe_that_a_checkpoint_names_is_not_opened(lora_of, tmp_path):
   os.mkfifo(tmp_path / "pipe")
-  with pytest.raises(ValueError, match="/pipe, which only its checkpoint name"):
+  with pytest.raises(ValueError, match="/pipe, which only the run"):
     load_pretrained(lora_of(str(tmp_path / "pipe")))

@@ -23,7 +23,7 @@ steps, minutes each, and continues where it was stopped.
 With --forward, the step is the prediction of a batch: the command prints how
 many images a chip classifies in a second, and the memory that it needs.
 
-No data is read. For data sets other than the paper's, --num_classes and
+No images are decoded. For data sets other than the paper's, --num_classes and
 --num_examples give the sizes. For images that keep their proportions
 (data.tokens), the headers of up to 256 images of --config.data.root tell how
 many of the patches are padding.

@@ -36,7 +36,8 @@ class Chip:
   and `mhz` their clock: the peak in bfloat16 is the product of both. Both are
   None where no clock is published. A link carries `link_gb` GB/s each way (v3
   and v4: arXiv:2304.01433, Table 4; the others: the bandwidth of a chip over
-  its number of links), and `ring` chips in a row close to a ring.
+  its number of links). A row of `ring` chips, or of a multiple, is closed to a
+  ring.
   """
 
   hbm_gib: float

@@ -20,7 +20,7 @@ def step_cycles(
   computes what is between their starts and ends. In the high one, nothing
   overlaps. `coords` are the coordinates of the chips of the mesh's devices, (N,
   axes), a link carries `rate` bytes a cycle each way, and a row of `ring` chips
-  is closed to a ring.
+  or a multiple is closed to a ring.
   """
   last = {op.channel: i for i, op in enumerate(ops)}
   clock = high = 0.0

@@ -107,7 +107,8 @@ def axes_of(settings: Settings, devices: int) -> Axes:
 
   They include the settings' own values.
   """
-  groups = devices // max(1, settings.mesh.tensor)  # Each has its own images.
+  # Groups of devices, each with images of its own.
+  groups = devices // max(1, settings.mesh.tensor)
   present = Choice.of(settings)
   parts = {*PARTS, present.parts}
   fsdp = {1, min(8, groups), groups, present.fsdp}

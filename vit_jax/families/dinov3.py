@@ -94,7 +94,7 @@ def _fields(file: Stored) -> dict[str, Any]:
   proj = f"{layer}attention.o_proj.bias" in shapes
   if proj != (f"{layer}mlp.up_proj.bias" in shapes):
     raise ValueError(
-      f"its config.json says proj_bias={proj} and mlp_bias={not proj}: only "
+      f"its arrays are those of proj_bias={proj} and mlp_bias={not proj}: only "
       "both or neither are supported."
     )
   return dict(

@@ -60,7 +60,7 @@ class Timm:
       If several patterns match, later ones override earlier ones.
     heads: Pattern -> number of heads, where the width does not tell it.
     head_sizes: Pattern -> width of a head, where it is not 64.
-    activations: Pattern -> timm's name of the activation, if it is no GELU.
+    activations: Pattern -> timm's name of the activation, if it is not "gelu".
     evas: Rows for the arrays of the class `Eva`.
     sides: Part of a layer of a plain ViT -> its name in layers that have it
       several times, side by side, with {} for its number.
@@ -132,8 +132,9 @@ class Transformers:
     signature: Name of an array that only this family has, without the base.
     fits: Takes the shapes of arrays with the signature, and their base, and
       returns whether they are this family's.
-    bases: Prefixes that names of arrays may have; the first one is written.
-    one_base: Whether the first base is also written for models without a head.
+    bases: Prefixes that names of arrays may have.
+    one_base: Whether the first base is always written. Otherwise a model with a
+      head gets its `model_type` as base, and one without a head gets none.
     layers: Beginning of the names of a layer, with {} for its number.
     names: A line for each array: the part of the table, its name, the path of
       our parameter and the pattern from its axes to ours, as in

@@ -307,9 +307,9 @@ def softmax(
 ) -> Float[Array, "*axes S"]:
   """Softmax over keys, with logits and exponentials of type `dtype`.
 
-  In bfloat16 the error of a weight is about 100 times larger, as a logit is off
-  by up to 2^-8 of itself. The function is Flax's, for which ONNX has a node; it
-  adds the exponentials in float32 and rounds the sum.
+  In bfloat16 the error of a weight is about 100 times that in float32, as a
+  logit is off by up to 2^-8 of itself. The function is Flax's, for which ONNX
+  has a node; it adds the exponentials in float32 and rounds the sum.
 
   Its derivative, dA = A (dlogits - sum(A dlogits)), is written out because it
   then needs nothing but A itself: left to JAX, a train step keeps more of the

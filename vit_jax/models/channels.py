@@ -1,8 +1,8 @@
 """A token for each channel of a patch (ChannelViT, arXiv:2309.16108).
 
 All channels are embedded by one matrix and share the positions. Each adds a
-learned vector of its own, so images may lack channels: their tokens are masked.
-Symbols as in `vit`.
+learned vector of its own, so images may lack channels, whose tokens are then
+masked. Symbols as in `vit`.
 """
 
 from typing import Any
@@ -62,7 +62,7 @@ class ChannelPatches(struct.PyTreeNode):
 
 
 def embed(vit: Any, x: Images, mask: Any) -> ChannelPatches:
-  """The patches of each channel, x_p E of Eq. 1 and the vector of the channel.
+  """The patches of each channel: x_p E of Eq. 1 plus the channel's vector.
 
   Called inside the model. `mask` says which patches count, (B, N), or is None
   if all do; a channel of a patch does not count if any of its pixels is NaN.
@@ -133,6 +133,6 @@ def check_fields(vit: Any) -> None:
   if hasattr(vit.block, "grid"):
     raise ValueError(
       f"channel_tokens=True gives a patch several tokens, and "
-      f"block={vit.block.__name__} goes along rows and columns of one for each "
-      "patch: take another block."
+      f"block={vit.block.__name__} goes along rows and columns with one token "
+      "for each patch: take another block."
     )

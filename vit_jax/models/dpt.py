@@ -4,8 +4,8 @@
 head that DINOv2's models for depth have. Patches of four layers (B,
 h, w, D), the first layers first, are reassembled at 4, 2, 1 and 1/2 times their
 resolution, and fused from the last to the first. The outputs have 16 times the
-resolution of the patches: (B, 16h, 16w, K), and 16 more along an axis with an
-odd number of patches.
+resolution of the patches: (B, 16h, 16w, K), and 16 cells more along an axis
+with an odd number of patches.
 """
 
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def layers_of(
   """The four layers that a head reads, counted from 1.
 
   `layers` may be (): they are then the last of each quarter of the model.
-  Raises ValueError, with the setting `task`.layers, for any other number than
-  four.
+  Raises ValueError, which names the setting `task`.layers, for any other number
+  of layers than four.
   """
   if layers and len(layers) != NUM_MAPS:
     raise ValueError(

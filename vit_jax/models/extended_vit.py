@@ -217,7 +217,8 @@ class ExtendedVit(BaseVit, BlockFields):
       raise ValueError("qk_norm_whole=True needs qk_norm=True.")
     if self.norm_after and self.layer_scale is not None:
       raise ValueError(
-        "norm_after=True needs layer_scale=None: its norms have the factors."
+        "norm_after=True needs layer_scale=None: the norms after the branches "
+        "have factors of their own."
       )
     if self.pool_heads and self.hidden_size % self.pool_heads:
       raise ValueError(
@@ -400,7 +401,8 @@ class ExtendedVit(BaseVit, BlockFields):
       norm = layer_norm(self._config, name="norm")
       if self.norm_pooled:
         return norm(tokens.mean())
-      normed = norm(tokens.z)  # Its parameters are kept even if unread.
+      # Computed even if nothing reads it, as its parameters have to exist.
+      normed = norm(tokens.z)
       if not self.pool_unnormed:
         tokens = tokens.replace(z=normed)
     if self.distilled:

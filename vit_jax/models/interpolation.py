@@ -31,8 +31,8 @@ def linear_weights(
 
   Args:
     at: The indices of the new points to compute, an array; `new` is then an
-      array of the same shape, the number of points of each one's grid. None
-      computes all `new` points.
+      array of the same shape, with the number of points in the grid of each.
+      None computes all `new` points.
   """
   xp, centres, scale, points = _geometry(old, new, at)
   if corners:

@@ -261,7 +261,7 @@ class PatchDropout(nn.Module):
 
 @jax.custom_jvp
 def gradient_barrier(z: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-  """Returns z; the barrier has a CPU compute the gradient of z once.
+  """Returns z; the barrier makes a CPU compute the gradient of z only once.
 
   That gradient is the sum of the layer's own and that of the layer above. XLA
   would fuse the sum into every product that reads it, and so compute it again

@@ -318,7 +318,7 @@ def normalize(
   """
   if images.dtype != jnp.uint8:
     raise ValueError(
-      f"images of type {images.dtype}; vit_jax.normalize takes uint8. Of "
+      f"images of type {images.dtype}; vit_jax.normalize takes uint8. For "
       "floats in [0, 1], compute (images - mean) / std yourself."
     )
   for name, values in (("mean", mean), ("std", std)):

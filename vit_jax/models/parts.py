@@ -172,9 +172,9 @@ class Parts:
     """Number of layers between a parameter and the head, as layer decay counts.
 
     Heads are at 0, and so is what follows the last of L layers. The first layer
-    is at L, and what comes before it at L + 1. The layers of an encoder count
-    on from there if a decoder follows it; two encoders are counted each by
-    itself. Stacked layers have an array of depths, (L,).
+    is at L, and what comes before it at L + 1. If a decoder follows an encoder,
+    the encoder's layers count on from the decoder's L + 1; two encoders are
+    counted each by itself. Stacked layers have an array of depths, (L,).
     """
     spot = self._spot(path)
     if spot.part.place == HEAD:

@@ -55,13 +55,13 @@ class Relative:
 
 
 class RelativeBiases(nn.Module):
-  """The entries of B, (T, k), T = (2h - 1) (2w - 1), and 3 for a class token.
+  """The entries of B, (T, k), T = (2h - 1) (2w - 1), plus 3 for a class token.
 
   Row (y + h - 1) (2w - 1) + x + w - 1 is for the offset (y, x) of a query's
   patch from a key's. For images of any size, a table is as it was learned, and
   the MLP gives the entries of `_offsets_within`. The MLP gives none for the
-  class token: these are 0. timm drops an eighth of the MLP's hidden units in
-  training, and this module does not.
+  class token, whose entries are 0. timm drops an eighth of the MLP's hidden
+  units in training, and this module does not.
   """
 
   num_heads: int
@@ -125,7 +125,7 @@ def relative_bias(
   if isinstance(where, Layout):
     return _placed_bias(B, relative, where)
   h, w = relative.grid
-  # NumPy's divisions where all patches stay: computed once, not in the program.
+  # If all patches stay, NumPy divides below: once, and not in the program.
   at = np.arange(h * w, dtype=np.int32)[None] if where is None else where
   places = at // w, at % w  # (b, N)
   y, x = (jnp.asarray(p[:, :, None]) - p[:, None, :] for p in places)

@@ -49,7 +49,9 @@ class Segmenter(Composed):
   def check_whole(self, mask: Any) -> None:
     """Raises ValueError if there is a mask, or no parameters."""
     if mask is not None:
-      raise ValueError("a segmenter names the class of each patch: no mask.")
+      raise ValueError(
+        "a segmenter names the class of each patch, so it takes no mask."
+      )
     self.check_has_parameters()
 
   def patch_features(
@@ -96,9 +98,9 @@ class Segmenter(Composed):
 
 
 class DptSegmenter(Segmenter):
-  """An encoder with a DPT head; images (B, H, W, C) -> (B, 16h, 16w, K).
+  """An encoder with a DPT head; (B, H, W, C) -> (B, 16h, 16w, K), h and w even.
 
-  `models.dpt` says what the head computes, and when it has a cell more.
+  `models.dpt` describes the head, and its outputs for an odd h or w.
   `head_size` is the width of the fused maps; 0 takes `dpt.WIDTH`.
 
   The head reads the layers' outputs, and beside each patch the class token if

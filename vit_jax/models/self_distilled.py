@@ -170,8 +170,8 @@ class SelfDistilled(Composed):
   def answer(self, tokens: Tokens, normed: Tokens) -> dict[str, Array]:
     """The representation and the answers, a dictionary.
 
-    `tokens` are the last layer's outputs, and `normed` these after the final
-    norm.
+    `tokens` are the last layer's outputs, and `normed` are the same after the
+    final norm.
     """
     y = self._head_input(tokens, normed)
     config = LayerConfig.of(self.encoder)

@@ -8,8 +8,8 @@ slow at:
 - Attention is transposed, with keys above queries, so that maximum and sum over
   keys run down the rows instead of across them.
 - Logits stay in the chip's own memory; their type is the caller's, `dtype`. The
-  backward pass gets the exponentials in bfloat16, which 1 / sum turns into
-  attention weights.
+  backward pass gets the exponentials in the type of the tokens; 1 / sum turns
+  them into attention weights.
 - Two bias gradients need no reduction. The keys' bias adds the same to all
   logits of a query, so its gradient is 0. The attention weights of a query sum
   to 1, so the gradient of the values' bias is that of the output's bias, taken
@@ -276,7 +276,8 @@ def _backward(dtype: DTypeLike, saved: tuple, dy: Array) -> tuple:
   dlogits = (E.astype(jnp.float32) * dE).astype(z.dtype)
   dv = _in_order(_product("hbkq,hbeq->hbek", E, dSA))
   dW_v, dz = _projection_gradients(z, dv, W_v)
-  # In the meantime, q and k are fetched into the memory that E no longer needs.
+  # While these are computed, q and k are fetched into the memory that E no
+  # longer needs.
   dlogits, dW_v, dz = barrier((dlogits, dW_v, dz))
   dq = _in_order(_product("hbkq,hbek->hbeq", dlogits, k))
   dk = _in_order(_product("hbkq,hbeq->hbek", dlogits, q))
@@ -512,7 +513,7 @@ def _splash(
 
   kernels: Any = splash_attention
   S = q.shape[3]
-  # Tokens of padding, by the side of a block.
+  # The side of a block -> the tokens of padding that it needs.
   padded = {side: -S % side for side in (640, 512, 384)}
   side = min(padded, key=lambda side: padded[side])
   padding = (0, 0), (0, 0), (0, padded[side])
@@ -604,7 +605,8 @@ def _sums(axes: str, a: Array, b: Array) -> Array:
 def _logits(axes: str, q: Array, k: Array, dtype: DTypeLike) -> Array:
   """The products of queries and keys, in `dtype`.
 
-  XLA may leave out a rounding after the product, but not that of the product.
+  XLA may leave out the rounding of a float32 product to bfloat16, but always
+  rounds a product that is bfloat16 itself.
   """
   widest = jnp.promote_types(q.dtype, dtype)
   return jnp.einsum(axes, q, k, preferred_element_type=widest).astype(dtype)

@@ -207,7 +207,7 @@ def scale_of(log_scale: float) -> float:
   if not abs(log_scale) <= _MOST_LOG_SCALE:  # False for NaN.
     raise ValueError(
       f"the logarithm of the scale of images and texts is {log_scale:g}, and "
-      f"has to lie within -{_MOST_LOG_SCALE} and {_MOST_LOG_SCALE}; CLIP's is "
+      f"has to lie between -{_MOST_LOG_SCALE} and {_MOST_LOG_SCALE}; CLIP's is "
       "4.6."
     )
   return math.exp(log_scale)

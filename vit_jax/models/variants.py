@@ -251,8 +251,9 @@ def _dtype(name: str, value: Any) -> jnp.dtype:
 def _check_type(module: type[nn.Module], name: str, value: Any) -> Any:
   """The value of a field; a whole number becomes a float if the field is one.
 
-  Raises ValueError if the value is of another type. Fields whose type is not in
-  `_TYPES`, and unknown ones, are not checked here.
+  Raises ValueError if the value is of another type. Tuples have to hold whole
+  numbers. Fields of types that are not in `_TYPES`, and unknown fields, are not
+  checked here.
   """
   kind = _hints(module).get(name)
   inner = {*typing.get_args(kind)} - {types.NoneType}
@@ -442,7 +443,8 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
     kind = _import_class(_KINDS[name_or_class])
   if (kind_name := _name_of(kind)) is None:
     raise ValueError(
-      f"kind={name_or_class!r} of model; choose one of {', '.join(_KINDS)}."
+      f"kind={name_or_class!r} is no kind of model; choose one of "
+      f"{', '.join(_KINDS)}."
     )
   for name, value in fields.items():
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Downloads files by https:// into the cache, each once.
+"""Downloads files by https:// or http:// into the cache, each once.
 
 pooch writes a temporary file and renames it when it is complete, so no file in
 the cache is half written. Processes that want the same file wait for the first.
@@ -75,7 +75,10 @@ def fetch(url: str, sha256: str | None = None) -> pathlib.Path:
 
 
 def _download(url: str, target: pathlib.Path, sha256: str | None) -> None:
-  """Has pooch download `url`, unless `target` has the right checksum."""
+  """Has pooch download `url`, unless `target` exists with the right checksum.
+
+  Without a checksum, a `target` that exists is taken as it is.
+  """
   import pooch
 
   if not target.exists():  # A killed process may have left a partial file.

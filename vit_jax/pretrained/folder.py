@@ -116,9 +116,10 @@ def open_folder(path: pathlib.Path) -> Files:
   """Reads the files beside a file of weights, or in a checkpoint's folder.
 
   Beside weights of an unusual name, only `config.json` is read, and with it the
-  file on images. Beside open_clip's, its own configuration tells both. Raises
-  ValueError if there are no weights, they are an adapter's or pickles, or a
-  file is not what its name says, and OSError if one cannot be read.
+  file on images. Beside open_clip's weights, open_clip's own configuration is
+  read in place of both. Raises ValueError if there are no weights, they are an
+  adapter's or pickles, or a file is not what its name says, and OSError if one
+  cannot be read.
   """
   if path.is_dir():
     folder = path
@@ -187,8 +188,8 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
   if pictures:
     raise ValueError(
       f"{folder} is a folder of images, not of weights: "
-      f"`vit_jax train {folder}` trains a model on it, and a model that is "
-      "loaded predicts it."
+      f"`vit_jax train {folder}` trains a model on it, and "
+      "loaded.predict(folder) takes it."
     )
   raise ValueError(
     f"{folder} is a folder without checkpoints/, which a workdir has, and "

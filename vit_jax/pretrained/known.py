@@ -253,9 +253,10 @@ def only_timm_name(source: str) -> str:
 
 
 def class_names(source: str, num_classes: int) -> tuple[str, ...]:
-  """ImageNet's class names for a source that was last trained on ImageNet.
+  """ImageNet's class names for a known source that has its 1,000 classes.
 
-  Each is the first of a class's names in WordNet. Other sources get ().
+  The source was trained on ImageNet. Each name is the first of a class's names
+  in WordNet. Other sources get ().
   """
   checkpoint = find(source)
   if checkpoint is None or num_classes != 1000:

@@ -211,8 +211,8 @@ def open_checkpoint(
     return with_head(open_checkpoint(source, **overrides), num_classes)
   if not isinstance(source, str | os.PathLike):
     raise ValueError(
-      f"a checkpoint is a {type(source).__name__}: give a name, a path or an "
-      'address, as in load_pretrained("runs/my_photos").'
+      f"the checkpoint is given as a {type(source).__name__}: give a name, a "
+      'path or an address, as in load_pretrained("runs/my_photos").'
     )
   source = os.fspath(source)
   if overrides.get("device") in _DEVICE_NAMES[jax.default_backend()]:

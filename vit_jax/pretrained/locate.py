@@ -115,8 +115,8 @@ def check_trusted(
   if not is_trusted(source, workdir):
     shown = printable(fetch.without_secrets(source))
     raise ValueError(
-      f"{what} is {shown}, which only its checkpoint names: if you trust it, "
-      f"give --{flag}={shown} ({flag}= in Python)."
+      f"{what} is {shown}, which only the run's checkpoint gives: if you trust "
+      f"it, give --{flag}={shown} ({flag}= in Python)."
     )
 
 

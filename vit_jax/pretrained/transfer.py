@@ -77,7 +77,7 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   """A copy with a new head of zeros for another number of classes.
 
   The same number keeps the head, and 0 leaves it out. The representation layer
-  stays. A line says which head is left out.
+  stays. A line says that a head is new, and which head it replaces.
   """
   before = loaded.model.num_classes
   if num_classes == before:

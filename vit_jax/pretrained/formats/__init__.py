@@ -12,5 +12,7 @@ A module that reads a format has these functions:
 - `with_colours(architecture, arrays)`, for an architecture that `normalizes`,
   reads the mean and the deviation that are among the arrays.
 
-`save.Target` says which functions a module needs to write a format.
+If a format has JSON files beside its weights, the module that writes it also
+has `is_encoder`, `equivalent`, `reasons`, `not_kept` and `files`, and if needed
+`stored`, `constants` and `keeps_proportions`; `pretrained.save` calls them.
 """

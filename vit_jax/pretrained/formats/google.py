@@ -151,9 +151,9 @@ def _is_naflex(shapes: Shapes) -> bool:
 def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:
   """How the publishers' own evaluation resizes pictures, by kind of model.
 
-  For pre-trained models, it crops 7/8 of the short side. For fine-tuned models
-  and the image towers of SigLIP, it resizes the whole picture, without
-  antialiasing.
+  For pre-trained models, and big_vision's without a MAP head, it crops 7/8 of
+  the short side. For vision_transformer's fine-tuned models and the image
+  towers of SigLIP, it resizes the whole picture, without antialiasing.
   """
   pre_logits = fields["representation_size"] is not None
   pre_trained = pre_logits or fields["num_classes"] in _IMAGENET_21K

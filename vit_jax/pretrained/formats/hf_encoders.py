@@ -219,7 +219,7 @@ def _family_of_type(
 ) -> tuple[Transformers, str]:
   """The family of these arrays and this type, and the base of the names.
 
-  Raises ValueError if the type is that of another family.
+  Raises ValueError if the type is that of another family, or is not known.
   """
   candidates = _candidates(shapes)
   first, _ = candidates[0]

@@ -1,6 +1,6 @@
 """Writes pairs of towers as transformers saves them.
 
-Its classes are `CLIPModel`, `MetaClip2Model`, `SiglipModel` and `Tipsv2Model`.
+The classes are `CLIPModel`, `MetaClip2Model`, `SiglipModel` and `Tipsv2Model`.
 `pretrained.save` calls these functions.
 """
 
@@ -178,7 +178,8 @@ def stored(model: Any, params: dict[str, Any]) -> dict[str, Any]:
 def constants(model: Any) -> dict[str, np.ndarray]:
   """Arrays of the format that are no parameters of ours, as zeros.
 
-  They are a mask token and the bias of the similarities.
+  They are a mask token, if the class has one, and the bias of the similarities,
+  if the class has one and the model has none.
   """
   image, text = _towers(model)
   kind = _kind(text)

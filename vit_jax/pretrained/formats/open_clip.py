@@ -102,8 +102,9 @@ def _check(
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   """The keys of a text tower's configuration, named as transformers' are.
 
-  `config` is what `read` returns. Raises ValueError if it is of another kind of
-  network, or a value is not supported.
+  `config` is what `read` returns. Raises ValueError if it is not from
+  `open_clip_config.json`, is of another kind of network, or has a value that is
+  not supported.
   """
   text_section = section("text_config", config.get("text_config"))
   if NAME not in text_section:

@@ -182,11 +182,11 @@ def assumptions(config: Mapping[str, Any], file: str) -> list[str]:
 def resizing(
   config: Mapping[str, Any], size: Sides, file: str
 ) -> tuple[Mapping[str, Any], list[str]]:
-  """The configuration of a model for any size, with pictures of one size.
+  """A preprocessor's configuration by which all pictures get one size.
 
-  If the file leaves pictures their own size or shape, they are resized to
-  `size`, and the second result has a line on that. Otherwise nothing is
-  changed, and the second result is empty.
+  If the file, that of a model for any size, leaves pictures their own size or
+  shape, they are resized to `size`, and the second result has a line on that.
+  Otherwise the configuration is unchanged, and the second result is empty.
   """
   size_setting = config.get("size")
   shortest = isinstance(size_setting, dict) and "height" not in size_setting

@@ -6,9 +6,9 @@ EVAs, and ViTs with relative positions (relpos) those of ViTs. Both tables of
 names are rows of `names.csv`: those of `timm_any` and `timm` are for ViTs
 (`timm_shared.VIT`), those of `timm_any` and `timm_eva` for EVAs.
 
-A row of the part `root` or `base` is an array outside the layers; timm has no
-base, so both have timm's whole name. One of the part `layer` is in every layer
-i, below `blocks.i.` in the file and `block_i/` in our model. In patterns, `D`
+A row of the part `root` or `base` is for an array outside the layers; timm has
+no base, so both have timm's whole name. A row of the part `layer` is for every
+layer i, below `blocks.i.` in the file and `block_i/` in our model. Here, `D`
 is the width of a token, `k` the number of heads, `d` the width of a head, and
 `n` counts our parameters in one array: `(n k d) D -> n D k d` reads the fused
 `attn.qkv.weight` as the kernels of query, key and value. `table.Table.rows` and
@@ -123,7 +123,7 @@ def _pools_plainly(shapes: Shapes, config: Config, arguments: Config) -> bool:
   if "pos_embed" not in shapes or "norm.weight" not in shapes:
     return False
   if any(name.startswith("patch_embed.backbone.") for name in shapes):
-    return True  # A hybrid, of which there are no others.
+    return True  # timm has no other hybrids than the paper's.
   pool = arguments.get("global_pool", config.get("global_pool"))
   return "cls_token" not in shapes or pool not in ("map", "avg")
 

@@ -1,9 +1,9 @@
 """Reads and writes timm's `NaFlexVit`, for images of any size.
 
 Its arrays are those of a plain `VisionTransformer`, except that the kernel of
-the patches reads rows of pixels, and that the table of positions has the two
-axes of its grid. How that table is resized follows only from the architecture's
-name or from `model_args`.
+the patches usually reads rows of pixels, and that the table of positions has
+the two axes of its grid. How that table is resized follows only from the
+architecture's name or from `model_args`.
 """
 
 import dataclasses

@@ -227,7 +227,7 @@ def usual_pictures(shapes: Shapes) -> dict[str, Any]:
   # BEiT-3 has norms inside its layers.
   if has_any("blocks.0.attn.norm.weight"):
     return {"crop_pct": 1.0, **imagenet}
-  # DINOv2, DINOv3 and DeiT have a class token, and LayerScale or a second one.
+  # DINOv2, DINOv3 and DeiT have a class token, and LayerScale or `dist_token`.
   has_relative = any("relative_position" in name for name in shapes)
   if not has_relative and has_any("cls_token"):
     if has_layer_scale:
