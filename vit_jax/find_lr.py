@@ -38,6 +38,7 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> None:
+  """Runs the range test with the settings of the flags."""
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.experiments.lr_range import find_lr
   from vit_jax.run.flags import config_settings, is_given

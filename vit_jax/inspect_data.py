@@ -49,6 +49,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Looks through ROOT; returns the exit code, 1 if a file is unreadable."""
   from vit_jax.inspection.data_sheet import inspect_folder
   from vit_jax.inspection.settings import InspectSettings
   from vit_jax.run.flags import config_settings, data_keys, is_given

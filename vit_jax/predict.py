@@ -107,6 +107,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Predicts, or writes masks if --masks is given; returns the exit code."""
   from vit_jax.data.reading.named_images import with_root
 
   masks, short_side = flags.FLAGS.masks, flags.FLAGS.short_side
@@ -152,9 +153,10 @@ def predict_files(
   batch_size: int = 32,
   **overrides: Any,
 ) -> int:
-  """Prints predictions for image files; returns the exit code.
+  """Prints or writes predictions for image files; returns the exit code.
 
-  The arguments are those of the command. Raises ValueError if no name matches
+  The code is 1 if an image is missing or cannot be read. The arguments are
+  those of the command. Raises ValueError if no name matches
   an image, or the model has no classes and no features are asked for, and
   OSError if a file cannot be written.
   """
@@ -231,7 +233,8 @@ def mark_files(
 ) -> int:
   """Writes masks and overlays of image files; returns the exit code.
 
-  The arguments are those of the command. Raises ValueError if no name matches
+  The code is 1 if an image is missing or cannot be read. The arguments are
+  those of the command. Raises ValueError if no name matches
   an image, or the checkpoint is no run of segmentation or dense regression, and
   OSError if a file cannot be written.
   """

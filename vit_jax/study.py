@@ -33,6 +33,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Runs the rows of FILE; returns the exit code of `run_study`."""
   from vit_jax.run.experiments.study import run_study
 
   options = command.values("workdir", "index", "select")

@@ -65,6 +65,10 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> int | None:
+  """Trains, or prints the layers; returns the exit code, None for 0.
+
+  With --restarts, it trains in another process, and returns its exit code.
+  """
   # Imported here because data workers import this module and need no models.
   from vit_jax.run import loop
   from vit_jax.run.flags import config_settings, is_given

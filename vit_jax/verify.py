@@ -28,6 +28,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Replays steps of a run; returns the exit code, 1 if a digest differs."""
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.experiments.replay import verify
 

@@ -81,6 +81,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Draws the model and the images; returns the exit code."""
   from vit_jax.inspection.attention_views import Options
   from vit_jax.inspection.draw import visualize_files
 

@@ -20,6 +20,7 @@ def json_lines(
   """Returns a function that formats each prediction as a line of JSON."""
 
   def line(prediction: Prediction) -> str:
+    """An object with the image, and its error or its answer."""
     record: dict[str, object] = {"image": prediction.image}
     if prediction.error is not None:
       return json.dumps(record | {"error": prediction.error})
@@ -38,6 +39,7 @@ def table(
   width = 0
 
   def rows(batch: list[Prediction]) -> list[str]:
+    """The rows of a batch; the first column is as wide as all names so far."""
     nonlocal width
     width = max(width, *(len(prediction.image) for prediction in batch))
     return [
@@ -59,6 +61,7 @@ def count_classes(
   """Wraps `lines` to also count the images of each class in `counts`."""
 
   def rows(batch: list[Prediction]) -> list[str]:
+    """The lines of a batch, after its classes are counted."""
     for one in batch:
       if one.error is None:
         counts.update(_predicted_classes(answers.as_json(one, names, top)))
@@ -108,6 +111,7 @@ def csv_lines(
     return [*cells, *record.get("values", {}).items()]
 
   def rows(batch: list[Prediction]) -> list[str]:
+    """One text with the rows of a batch, and at first with the titles."""
     # The column of errors is the last.
     for one in batch:
       if one.error is None:

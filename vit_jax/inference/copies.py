@@ -45,7 +45,7 @@ class Copies:
   def __call__(
     self, rows: Int[np.ndarray, " P"], others: Int[np.ndarray, " P"]
   ) -> Bool[np.ndarray, " P"]:
-    """Whether the files of each pair, given by their places, are copies."""
+    """Whether the files of each pair, given by their indices, are copies."""
     is_copy: dict[tuple[int, int], bool] = {}
     pairs = np.sort(np.stack([rows, others], axis=1), axis=1).tolist()
     for one, other in pairs:
@@ -54,6 +54,7 @@ class Copies:
     return np.array([is_copy[one, other] for one, other in pairs], bool)
 
   def _are_copies(self, one: int, other: int) -> bool:
+    """Whether two files are copies; false if one cannot be read any more."""
     first = self._thumbnail(one)
     second = self._thumbnail(other)
     if first is None or second is None:

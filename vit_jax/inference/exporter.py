@@ -163,6 +163,7 @@ def outputs_function(model: Model, params: Any) -> Callable[..., Any]:
     return logits_function(model, params)
 
   def to_embeddings(ids: Int32[Array, "b T"]) -> Float[Array, "b R"]:
+    """The embeddings of texts, given by the ids of their tokens."""
     cast = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
     embeddings: Any = model.apply({"params": cast}, ids)
     return embeddings.astype(jnp.float32)
@@ -182,6 +183,7 @@ def logits_function(
   of_batch = ImageInputs(origin.mean, origin.std)
 
   def to_logits(images: Array, *size: Array) -> Float[Array, "b K"]:
+    """The logits, or the features of a model without a head, in float32."""
     cast = jax.tree.map(lambda x: x.astype(model.param_dtype), params)
     batch = {"image": images} | ({"size": size[0]} if size else {})
     logits: Any = of_batch.model_outputs(model, cast, batch)

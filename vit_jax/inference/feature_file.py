@@ -15,7 +15,10 @@ from vit_jax.runtime.files import output_file, replacing
 
 
 class FeatureFile:
-  """Collects features on disk until their number, `count`, is known."""
+  """Collects features on disk until their number, `count`, is known.
+
+  `rows` and `names` are empty temporary files, open to be written and read.
+  """
 
   def __init__(self, rows: IO[bytes], names: IO[str]):
     self.count = 0

@@ -478,10 +478,12 @@ def make_predict_step(
   image_inputs = ImageInputs(mean, std)
 
   def features_and_logits(bound: Any, x: Array) -> tuple[Any, Any]:
+    """The representation and the logits by a model bound to parameters."""
     pooled = bound.pooled(x)
     return bound.representation(pooled), bound.head(pooled)
 
   def predict_step(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """The answers and the features of a batch, by name."""
     y, logits = image_inputs.model_outputs(
       model, params, batch, features_and_logits
     )
@@ -543,6 +545,7 @@ def _predictions(
     features = [*map(own_tokens, features, arrays[SIZE])]
 
   def prediction(row: int, name: str, error: str | None) -> Prediction:
+    """The prediction of the image in a row, or its error."""
     if error is not None:
       return Prediction(name, error)
     return Prediction(

@@ -205,6 +205,7 @@ def _seen_with_gradients(
   """`_seen`, the chosen logits' gradients, and `choose`'s further arrays."""
 
   def logits_and_seen(changes: Any) -> tuple[Array, Any]:
+    """The logits of each image with `changes` added to A, and `_seen`."""
     variables = {"params": params, "perturbations": changes}
     logits, seen = model.apply(variables, images, mutable="intermediates")
     return by_image(logits, images), _unwrapped(seen)

@@ -189,7 +189,8 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
   pixels = attention.stride * np.sqrt((offsets**2).sum(axis=-1))  # (N, N)
   first = attention.prefix
 
-  def distance(A: Float[np.ndarray, "B k S S"]) -> Any:
+  def distance(A: Float[np.ndarray, "B k S S"]) -> Float[np.ndarray, "B k"]:
+    """The mean distance of each head of a layer, in pixels."""
     A = A[..., first:, first:]  # (B, k, N, N)
     total = np.maximum(A.sum(axis=-1), np.finfo(A.dtype).tiny)
     return (np.einsum("bkqs,qs->bkq", A, pixels) / total).mean(axis=-1)

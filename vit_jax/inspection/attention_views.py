@@ -36,7 +36,10 @@ _MEMORY = 2**29  # Most bytes of attention weights and their gradients.
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """Options for the figures of each image, as the flags of `visualize`."""
+  """Options for the figures of each image, as the flags of `visualize`.
+
+  Raises ValueError if `foreground` is given without `pca`, or not in (0, 1).
+  """
 
   top: int = 5
   head_fusion: str = "mean"
@@ -171,8 +174,10 @@ def _map(
 
 
 def attention_of(loaded: Loaded, images: Pictures, layer: int | None) -> Any:
-  """The attention maps of a layer's heads; see `Loaded.attention_maps`.
+  """The attention maps of a layer's heads, as `Loaded.attention_maps` has them.
 
+  They are an array (B, k, h, w), or for images that keep their proportions a
+  list of arrays (k, h, w). `layer` counts from 1; None takes the last.
   Raises ValueError if there is no image, or the model has no such layer.
   """
   model = check_vit(loaded.model)

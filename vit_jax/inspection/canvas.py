@@ -39,6 +39,7 @@ class _Figure(Figure):
   _drawn_by: Any = None
 
   def draw(self, renderer: Any) -> None:
+    """Draws the figure by a renderer that can write text of any script."""
     self._drawn_by = renderer
     with _any_script(renderer):
       super().draw(renderer)
@@ -70,6 +71,7 @@ def _any_script(renderer: Any) -> Iterator[None]:
     ismath: Any = False,
     mtext: Any = None,
   ) -> None:
+    """Draws a text as `RendererBase.draw_text`, in a font that has it."""
     if is_vector and fonts.lacks_font(s):
       with rc_context({"svg.fonttype": "none"}):  # As text, not its outlines.
         draw(gc, x, y, s, prop, angle, ismath, mtext)
@@ -115,7 +117,10 @@ def figure_of(width: float, height: float) -> Figure:
 def chart_of(
   width: float, height: float, x: str, y: str = "", title: str = ""
 ) -> tuple[Figure, Axes]:
-  """Makes an empty chart with small labels, and no frame on top and right."""
+  """Makes an empty chart with small labels, and no frame on top and right.
+
+  Width and height are in inches. Returns the figure and its only axes.
+  """
   figure = figure_of(width, height)
   axes = figure.add_subplot()
   label(axes, x, y, title)

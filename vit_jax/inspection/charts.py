@@ -234,7 +234,10 @@ def _show_percentages(axes: Axes) -> None:
 def _average_neighbours(
   steps: Sequence[float], values: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Averages neighbouring points, so that about `_POINTS` are left at most."""
+  """Averages neighbouring points, so that about `_POINTS` are left at most.
+
+  Returns the steps and the values that are left.
+  """
   every = -(-len(steps) // _POINTS)
   # The last mean takes the remaining points too, so that no mean is of fewer
   # than `every` points.

@@ -53,6 +53,7 @@ def make_pictures(
   )
 
   def on_first_host(params: Any, outcome: Outcome) -> dict[str, Photograph]:
+    """The pictures by name; {} on the other hosts, which only gather."""
     whole = gather(params)
     if jax.process_index():
       return {}
@@ -76,6 +77,7 @@ def _make_draw(
   images = [(index, row["image"], label) for index, row, label in examples]
 
   def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
+    """The task's pictures of the examples, by names with their number."""
     sheets = enumerate(draw(params, images), 1)
     drawn = {f"{task.name}_{number}": sheet for number, sheet in sheets}
     return Split.EVAL.keyed(drawn)
@@ -102,7 +104,7 @@ def _make_answers(
     make_predict_step(model, **normalization, task=task, top=_TOP)
   )
 
-  def sheet(params: Any, arrays: Mapping[str, Any], label: Any) -> Any:
+  def sheet(params: Any, arrays: Mapping[str, Any], label: Any) -> Photograph:
     """Draws an example, the model's answer and its attention rollout."""
     batch = {name: np.asarray(array)[None] for name, array in arrays.items()}
     (image,) = pictures(batch, preprocessing.channels)
@@ -124,6 +126,7 @@ def _make_answers(
     return np.asarray(drawn.image)
 
   def draw(params: Any, outcome: Outcome) -> dict[str, Photograph]:
+    """The sheet of each example, and the charts to show while training."""
     drawn = {
       f"example_{number}": sheet(params, arrays, label)
       for number, (_, arrays, label) in enumerate(examples, 1)

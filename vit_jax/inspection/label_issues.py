@@ -77,7 +77,11 @@ class IssueFiles:
 
 
 class JoinedSplits(Source):
-  """Several splits of one data set, one after the other."""
+  """Several splits of one data set, one after the other.
+
+  The splits are sources with a method `ids`, as those of files are. Some may
+  have `groups`, the number of each example's group.
+  """
 
   def __init__(self, splits: Sequence[Any]):
     self.name = splits[0].name
@@ -200,8 +204,9 @@ def read_features(
 ]:
   """The representations and labels of all readable images, and their places.
 
-  `loaded` is open with its parameters on all devices. The representations are
-  those that a linear probe reads.
+  A place is the index of an image in `source`. `loaded` is open with its
+  parameters on all devices. The representations are those that a linear probe
+  reads.
   """
   mesh = sharding.make_mesh()
   preprocessing = loaded.preprocessing

@@ -105,6 +105,7 @@ def svg(figure: Figure, alt: str, caption: str = "") -> Picture:
   """Embeds a chart as SVG, which stays sharp, for wide and narrow screens."""
 
   def write(file: io.BytesIO) -> None:
+    """Writes the figure at its present size."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", transparent=True)
     # A control character, as in a name, makes the file no XML.

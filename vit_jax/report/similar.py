@@ -44,6 +44,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Searches the folders after CHECKPOINT; returns the exit code."""
   # Imported here so that --help answers at once.
   from vit_jax.report.similar_images import find_similar
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from vit_jax.inference.kept_vectors import (
   fingerprint_of,
   stamps_of,
 )
-from vit_jax.inference.predictor import predict
+from vit_jax.inference.predictor import Prediction, predict
 from vit_jax.inference.reading import is_text
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
@@ -49,7 +49,8 @@ def find_similar(
 ) -> int:
   """Writes the page and the table; returns the exit code.
 
-  The arguments are those of the command. Raises ValueError if there are not two
+  The code is 1 if an image is missing or cannot be read. The arguments are
+  those of the command. Raises ValueError if there are not two
   images to compare, a query cannot be read, or the kept vectors are another
   model's.
   """
@@ -169,7 +170,9 @@ def _vectors_of(
   )
 
 
-def _predictions(loaded: Loaded, files: Sequence[str], batch_size: int) -> Any:
+def _predictions(
+  loaded: Loaded, files: Sequence[str], batch_size: int
+) -> Iterator[list[Prediction]]:
   """An iterator over batches of predictions; it is empty without files."""
   if not files:
     return iter(())

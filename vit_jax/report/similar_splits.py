@@ -32,6 +32,7 @@ def splits_of(files: Sequence[str], folders: Sequence[str]) -> list[str]:
 
   @functools.cache
   def split_of(folder: bytes) -> str:
+    """The split of a folder, or else of the nearest one above it."""
     above = os.path.dirname(folder)
     if folder in splits or above == folder:
       return splits.get(folder, "")

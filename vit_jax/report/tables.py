@@ -150,6 +150,7 @@ def starts(run: RunFacts) -> Table | None:
   """When and on which machine the run was started, or None if not recorded."""
 
   def row(start: dict[str, Any]) -> list[str]:
+    """The cells for a row of `starts.jsonl`."""
     versions = [f"{k} {v}" for k, v in start["packages"].items() if v]
     hosts = start["hosts"]
     return [
@@ -212,6 +213,7 @@ def sizes(measured: Measured) -> Table | None:
     return None
 
   def row(name: str, split: Sizes) -> list[str]:
+    """The cells for a split, under the columns below."""
     by_area = sorted(split.sides, key=math.prod)
     texts = [f"{w:,} x {h:,}" for w, h in by_area] or [_ABSENT]
     weight = float(np.median(split.weights)) if split.weights else None

@@ -219,7 +219,7 @@ def check_rows(settings: Settings, mesh: Mesh) -> None:
         f"batch_size={settings.batch_size} is no multiple of "
         f"data.images_per_row={images}; the next multiple is {fits}."
       )
-    name = f"batch_size / {images} images in a row"
+    name = "rows (batch_size / data.images_per_row)"
   sharding.check_batch(name, settings.rows, mesh, settings.parts)
 
 

@@ -62,6 +62,10 @@ class RunEvaluation:
   probe_splits: Splits = dataclasses.field(init=False)
 
   def __post_init__(self):
+    """Makes the functions that measure the split, the probes and pictures.
+
+    Raises ValueError if the settings ask for something that is not there.
+    """
     mesh, preprocessing = self.stream.mesh, self.stream.preprocessing
     measure = self.task.measure(self.model, self.stream)
     self._evaluator = Evaluator(measure, self.stream)

@@ -37,6 +37,7 @@ def train(
 ) -> tuple[TrainState, dict[str, Any]]:
   """Trains a model and returns the last state and the last evaluation.
 
+  The evaluation is its metrics by key, {} if there was none in this start.
   All output goes to `workdir`: checkpoints, `metrics.jsonl`, `starts.jsonl`,
   `log.txt` and TensorBoard files. If it holds checkpoints of these settings,
   the run is resumed.

@@ -141,10 +141,11 @@ def optional_write(
 def log_file(
   checkpoints: Checkpoints, display: Display
 ) -> Iterator[Callable[[str], None]]:
-  """Yields a function that adds a line to `log.txt`, with the time of day."""
+  """Yields a function that adds lines to `log.txt`."""
   file = AppendFile(checkpoints.folder / "log.txt")
 
   def write(text: str) -> None:
+    """Adds the lines of a text, each behind the date and the time."""
     now = time.strftime("%Y-%m-%d %H:%M:%S")
     lines = (f"{now}  {line}\n" for line in text.splitlines())
     file.append("".join(lines).encode())

@@ -47,8 +47,9 @@ def first_state(
   display: Display,
   allow_changes: bool = False,
 ) -> tuple[TrainState, int]:
-  """Returns (state, step) of the newest intact checkpoint, or a fresh one.
+  """Returns (state, step) of the newest intact checkpoint.
 
+  Without a checkpoint, they are a fresh state and 0.
   Raises ValueError if no checkpoint is intact, or the run must not go on from
   it; `allow_changes` permits one of other settings or data.
   """

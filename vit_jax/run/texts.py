@@ -170,7 +170,7 @@ def _make_tokenizer(settings: Settings) -> TokenizerFiles:
 
 @dataclasses.dataclass
 class _Counted:
-  """Texts, counted as they are read."""
+  """Texts; `count` is the number of those that were read so far."""
 
   texts: Iterable[str]
   count: int = 0

@@ -75,6 +75,7 @@ class TrainLoop:
   on_step: Sequence[OnStep] = ()
 
   def __post_init__(self):
+    """Tells the display how long the run is; reads no batch yet."""
     plan = self.plan
     self._evaluated: dict[str, Any] = {}  # The last evaluation.
     self._scores: list[float] = []
@@ -95,6 +96,7 @@ class TrainLoop:
   ) -> tuple[TrainState, dict[str, Any]]:
     """Runs the steps after `first`; returns the state and last evaluation.
 
+    The evaluation is its metrics by key, {} if there was none in this start.
     Raises Interrupted if the run is told to stop, and FloatingPointError after
     `max_skipped_steps` consecutive non-finite steps; the state is then saved.
     """
