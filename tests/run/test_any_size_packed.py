@@ -253,7 +253,7 @@ def test_the_header_says_how_images_share_rows(config):
     (dict(images_per_row=3), "batch_size=16 is no multiple of .*=3; .* is 18"),
     (
       dict(images_per_row=4),
-      r"rows \(batch_size / data.images_per_row\)=4 does not split over 8 devices",
+      r"rows \(batch_size / data.images_per_row\)=4 does not split over 8 dev",
     ),
     (
       dict(images_per_row=2, row_tokens=11),
