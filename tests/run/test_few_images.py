@@ -166,6 +166,22 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
   assert chosen == {} and why == ", which has 24 training images,"
 
 
+def test_high_resolution_fits_the_number_of_images_too(folder):
+  """LoRA has 10 times the rate of all layers, and the run 3 epochs for 2."""
+  values = {"config": "dino:continue", "data.root": folder}
+  chosen, _ = few_images.continued(values)
+  high_res, why = few_images.continued(values | {"config": "dino:high_res"})
+  assert float(chosen.pop("optimizer.peak_lr")) == 10 * 2e-5
+  rate = float(high_res.pop("optimizer.peak_lr"))
+  # DINOv3's 5e-5 for a batch of 1,024, by the square root, for 32 images.
+  assert rate == pytest.approx(10 * 5e-5 / np.sqrt(32), rel=1e-2)
+  momentum = float(high_res.pop("ema_decay"))  # 30 epochs of 3 batches of 8.
+  assert 0.04 < share_of_first(momentum, 90) < 0.06
+  chosen.pop("ema_decay")
+  assert high_res == chosen
+  assert "in 90 steps the teacher" in why and "LoRA; with smaller" in why
+
+
 def fitted(count, **given):
   """The keys that are set for so many images, and the reasons."""
   config = dino.get_config("continue")
@@ -236,9 +252,11 @@ def test_a_run_goes_on_as_it_began(folder, tmp_path):
   )
 
 
-@pytest.mark.parametrize("name", ["dino", "lejepa", "mae"])
-def test_what_goes_on_with_weights_asks_for_them(folder, tmp_path, name):
-  config = f"{name}:continue"
+@pytest.mark.parametrize(
+  "config",
+  ["dino:continue", "lejepa:continue", "mae:continue", "dino:high_res"],
+)
+def test_what_goes_on_with_weights_asks_for_them(folder, tmp_path, config):
   goes_on = f"{config} goes on with published weights, and needs "
   in_python = re.escape(f'{goes_on}pretrained, such as pretrained="hf_')
   with pytest.raises(ValueError, match=f"^{in_python}"):
@@ -253,7 +271,8 @@ def test_what_goes_on_with_weights_asks_for_them(folder, tmp_path, name):
 
 
 def test_only_its_own_configuration_is_fitted(folder):
-  for config, fitted in (("dino:continue", True), ("image_folder", False)):
+  going_on = dict.fromkeys(("dino:continue", "dino:high_res"), True)
+  for config, fitted in {**going_on, "image_folder": False}.items():
     words = [f"--config={config}", "--config.pretrained=hf_s14_dinov2"]
     words = flags.flags_of_data(folder, words, ["config"], workdir=False)
     assert ("--config.lora.rank=8" in words) == fitted

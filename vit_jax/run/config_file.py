@@ -21,8 +21,11 @@ from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 ALL_KEYS = "`vit_jax train --help=all` lists the keys."
 FOR_CLASSES = "image_folder"
 """The configuration that learns classes without published weights."""
-CONTINUE = "continue"
-"""The argument of configurations that go on with published weights."""
+GO_ON = {"continue": hints.WEIGHTS, "high_res": "hf_s16_dinov3"}
+"""The arguments of configurations that go on with published weights.
+
+Each has the name of weights to start from.
+"""
 
 
 def shipped_configs() -> dict[str, pathlib.Path]:
@@ -118,8 +121,9 @@ def check_weights(values: Mapping[str, str], workdir: str = "") -> None:
   begun in `workdir` has its weights.
   """
   config = values.get("config", "")
+  argument = config.partition(":")[2]
   has_weights = values.get("pretrained", "") not in ("", "None")
-  if has_weights or config.partition(":")[2] != CONTINUE:
+  if has_weights or argument not in GO_ON:
     return
   # Imported here so that --help answers at once.
   from vit_jax.workdir.checkpoint import begun_config
@@ -127,8 +131,8 @@ def check_weights(values: Mapping[str, str], workdir: str = "") -> None:
   if begun_config(workdir) is None:
     raise ValueError(
       f"{config} goes on with published weights, and needs --pretrained, such "
-      f"as --pretrained {hints.WEIGHTS}; without :{CONTINUE}, it starts with a "
-      "small model."
+      f"as --pretrained {GO_ON[argument]}; without :{argument}, it starts with "
+      "a small model."
     )
 
 

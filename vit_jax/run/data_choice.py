@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.settings import TABLES, DataSettings
-from vit_jax.run.config_file import CONTINUE, FOR_CLASSES, check_weights
+from vit_jax.run.config_file import FOR_CLASSES, GO_ON, check_weights
 from vit_jax.runtime import hints
 from vit_jax.tasks.table import LABELLED_TASKS, SECTIONS, labels_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _DEPTH = "dense_regression"
 _ON_FEATURES = ("segmentation", _DEPTH)
 # Configurations for which the number of images decides some keys.
-GOING_ON = f"dino:{CONTINUE}"
+GOING_ON = tuple(f"dino:{argument}" for argument in GO_ON)
 _PAIRS = "pairs"
 
 _TASK = "data.task"
@@ -111,7 +111,7 @@ def _for_config(
   Both are empty if the configuration depends on no data.
   """
   config = values["config"].partition(":")[0]
-  if values["config"] not in (GOING_ON, _PAIRS) and config != _DEPTH:
+  if values["config"] not in (*GOING_ON, _PAIRS) and config != _DEPTH:
     return {}, ""
   # Imported here, as it reads the list of known weights.
   from vit_jax.run import few_images

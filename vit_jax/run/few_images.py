@@ -1,9 +1,9 @@
 """Chooses settings by the number of images.
 
 For `vit_jax train DATA --pretrained NAME` it chooses the configuration, for
-`vit_jax train DATA --config dino:continue` some keys, and for a run on pairs
-whether to train the image tower. For a run from scratch on few images it names
-the better command.
+`vit_jax train DATA --config dino:continue` or `dino:high_res` some keys, and
+for a run on pairs whether to train the image tower. For a run from scratch on
+few images it names the better command.
 """
 
 import contextlib
@@ -50,6 +50,7 @@ _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # along a cosine, is about exp(-(1 - momentum) steps / 2).
 _MOMENTA = 6.0
 _LEAST_MOMENTUM = 0.9
+_LORA_RATE = 10  # The learning rate of LoRA, in that of all layers.
 # An epoch has at least so many steps, unless that would need batches of fewer
 # than `_LEAST_BATCH` images.
 _STEPS_AN_EPOCH = 4
@@ -98,7 +99,7 @@ def fine_tuning(
 def continued(
   values: Mapping[str, str], workdir: str = ""
 ) -> tuple[dict[str, str], str]:
-  """The keys that `dino:continue` sets for these images, and why.
+  """The keys that `dino:continue` and `dino:high_res` set, and why.
 
   Returns keys with their values, and the reason, a part of a sentence. Both are
   empty if the data cannot be opened. If the run has begun with other values
@@ -229,13 +230,13 @@ def choices_of_count(
   from vit_jax.run.settings import read
 
   choices = []
-  rate = {"optimizer.peak_lr": "0.0002"}
+  settings = read(config)
+  rate = {"optimizer.peak_lr": f"{_LORA_RATE * settings.optimizer.peak_lr:.3g}"}
   if count < FEW and "lora.rank" not in values:
     keys = {"lora.rank": "8", **rate}
     choices.append((keys, "so few images train only low-rank changes, LoRA"))
   elif count < FEW and values["lora.rank"] != "0":
     choices.append((rate, "LoRA takes a higher rate"))
-  settings = read(config)
   size = _batch(settings.batch_size, count)
   fitting = {}
   if size < settings.batch_size:
