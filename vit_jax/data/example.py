@@ -75,7 +75,7 @@ class Source(Protocol):
   if not TYPE_CHECKING:  # A protocol with it would have any attribute.
 
     def __getattr__(self, name: str) -> Any:
-      """Raises AttributeError, with what may be meant by the name."""
+      """Raises AttributeError, with a hint at the name that may be meant."""
       who = f"{type(self).__name__!r} object has"
       raise hints.attribute_error(self, name, "source", who)
 
@@ -131,7 +131,7 @@ def read_labels(source: Source, key: str, instead: str) -> np.ndarray:
 def sides(train: Source) -> dict[str, Any]:
   """The settings of `data` that tell which images were held out from `train`.
 
-  They are empty if none were.
+  They are empty if no images were held out.
   """
   rule = getattr(train, "held_out", None)
   return rule.as_settings() if rule else {}
@@ -267,8 +267,8 @@ def check_scans(encoded: bytes) -> None:
 def adds_alpha(bands: Sequence[str]) -> bool:
   """Whether a run with bands of these names, if any, takes opaque pictures.
 
-  It is the field of `ImageSpec`. An opaque picture has no band of another name
-  than alpha to put in the last place.
+  It is the value for `ImageSpec.adds_alpha`. An opaque picture has no band of
+  another name than alpha to put in the last place.
   """
   return not bands or bands[-1].lower() == "alpha"
 
@@ -282,8 +282,8 @@ def check_channels(
   colours, with or without alpha, can be converted to 1 to 4 channels.
 
   Args:
-    bands: The number of bands of a TIFF file that are not grey or colours, of
-      which other bands are needed; None for a picture.
+    bands: The number of a TIFF file's bands, if they are no picture and are
+      more or fewer than the channels; None for a picture.
     has_alpha: Whether a picture has alpha or a transparent colour.
   """
   channels = image_spec.channels

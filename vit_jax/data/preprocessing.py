@@ -138,7 +138,7 @@ class Preprocessing:
     return self._cut(make_eval_transform(size, self.crop, self.spec))
 
   def train_transform(self, settings: TrainTransformSettings) -> ImageTransform:
-    """The same for training: (image, rng) to uint8 pixels (H, W, C)."""
+    """As `transform`, for training: (image, rng) to uint8 pixels (H, W, C)."""
     size = self.patches or self.whole
     return self._cut(make_train_transform(size, settings, self.spec))
 

@@ -301,9 +301,9 @@ class DataSettings(Section):
     return True
 
   def _alternatives(self, name: str) -> str:
-    """The end of a message: what the field may need but a file of labels.
+    """The end of a message: what a field may need in place of a file of labels.
 
-    `name` is that of a field of `_of_labels_file`.
+    `name` is that of the field, one of `_of_labels_file`.
     """
     del name
     return ""

@@ -1,4 +1,4 @@
-"""Opens .tar files, whose headers may claim any size, and lists members."""
+"""Opens .tar files, whose headers may claim any size; lists their members."""
 
 import dataclasses
 import os

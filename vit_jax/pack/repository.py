@@ -40,8 +40,8 @@ def parquet_files(folder: epath.Path, names: Iterable[str]) -> Files:
 def _files_below(root: str) -> Files:
   """The Parquet files of each split in the folders of a local folder.
 
-  {} if there are none, or if these or several other folders hold images. Raises
-  ValueError as `parquet_files` does.
+  It is {} if there are no such files, or if the folders that have them, or
+  several others, hold images. Raises ValueError as `parquet_files` does.
   """
   folders = [os.fsdecode(name) for name in subfolders(os.fsencode(root))]
   holding = [n for n in folders if _holds_parquet(os.path.join(root, n))]

@@ -149,7 +149,7 @@ def write_missing(
 
 @dataclasses.dataclass(frozen=True)
 class _Shards:
-  """Has data workers write shards: batch k stands for the k-th missing one."""
+  """Has data workers write shards: batch k is for the k-th missing shard."""
 
   job: SplitJob
   parts: list[np.ndarray]

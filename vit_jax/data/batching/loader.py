@@ -54,7 +54,7 @@ class EvalPasses(contextlib.AbstractContextManager):
     self._midway = False
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with what may be meant by the name."""
+    """Raises AttributeError, with a hint at the name that may be meant."""
     raise hints.attribute_error(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:

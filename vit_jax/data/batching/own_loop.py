@@ -136,7 +136,7 @@ def describe_data(
   image_size: tuple[int, int],
   transform: EvalTransformSettings = EvalTransformSettings(),
 ) -> dict[str, Any]:
-  """The configuration of a checkpoint's description, for a loop of your own.
+  """The configuration to store with a checkpoint, for a loop of your own.
 
   With it, `evaluate` and `predict` hold out the images that `open_data` held
   out for "eval", and prepare them alike. `train` is the split that `open_data`

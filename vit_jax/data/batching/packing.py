@@ -159,7 +159,7 @@ class Packing:
   ) -> Padding:
     """The padding of a batch's rows, if images of these shapes are not cropped.
 
-    If the images do not fill the last window, the first ones fill it up.
+    If the images do not fill the last window, the first images fill it up.
     """
     if not shapes:
       return Padding(0, 0, 0)
@@ -255,7 +255,7 @@ class PackedBatches(TrainBatches):
   ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields, for each image of batch k on this host, its row and its arrays.
 
-    The row is counted from this host's first one. A line on each image that
+    The row is counted from this host's first row. A line on each image that
     could not be read is added to `unreadable`.
     """
     m, total = self.packing.images, self.packing.rows(self.batch_size)
@@ -281,7 +281,7 @@ class PackedBatches(TrainBatches):
         fitted = dataclasses.replace(
           self, transform=transform.with_tokens(int(counts[place]))
         )
-        # Reset to the state in which the shape was drawn.
+        # The generator is reset to the state in which the shape was drawn.
         rng_of_image = functools.partial(random.at, positions[place])
         arrays = fitted._arrays_of(
           examples[place], indices[place], rng_of_image, unreadable

@@ -87,7 +87,7 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
       self._lanes.append(_Process(memory, numbers, spec or {}))
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with what may be meant by the name."""
+    """Raises AttributeError, with a hint at the name that may be meant."""
     raise hints.attribute_error(self, name, "batches", "batches have")
 
   def __repr__(self) -> str:
@@ -168,11 +168,11 @@ class _Process:
 
     `memory` has the pickled object that computes them.
     """
-    count = _SLOTS + 1  # The last is for the batch that is being computed.
+    count = _SLOTS + 1  # The last slot is for the batch that is being computed.
     size = max(1, size_in_memory(spec))
     slots = _shared_memory(count * size)
     self._slots = batches_in_memory(slots, spec, count)
-    self._memory = memory  # Kept, as the worker may not have read it.
+    self._memory = memory  # Kept, as the worker may not have read it yet.
     self._connection, theirs = _CONTEXT.Pipe()
     arguments = (theirs, memory, numbers, slots, spec)
     self._process = _CONTEXT.Process(target=_main, args=arguments, daemon=True)
@@ -243,7 +243,8 @@ def _shared_memory(size: int) -> Any:
 
 def _stop_process(process: Any) -> None:
   process.kill()
-  process.join(_KILL_WAIT)  # It may hang in a read, and end only after that.
+  # The process may hang in a read, and end only after that.
+  process.join(_KILL_WAIT)
 
 
 def _main(

@@ -168,7 +168,7 @@ def decode_jpeg(
 
   Returns the upright image or its upper part, uint8 of shape (H, W, channels);
   None if the file is damaged. Raises UnreadableImageError if the image has too
-  many pixels or scans, or if more than 4 channels are asked for.
+  many pixels or scans, or as `example.check_channels` does.
 
   Args:
     reduce: one of `jpeg.REDUCTIONS`, which divides both sides, rounding up. The
@@ -263,7 +263,10 @@ def _png_size(encoded: bytes) -> tuple[int, int] | None:
 def _decode_with_opencv(
   encoded: bytes, image_spec: ImageSpec
 ) -> np.ndarray | None:
-  """Decodes a PNG for which `_png_size` gives a size; None if Pillow has to."""
+  """Decodes a PNG for which `_png_size` gives a size; None if Pillow has to.
+
+  Raises UnreadableImageError as `example.check_channels` does.
+  """
   example.check_channels(image_spec)
   is_coloured = encoded[25] != 0  # The colour type: 0 is grey, 2 is RGB.
   # OpenCV rounds otherwise than Pillow as it makes colours grey.

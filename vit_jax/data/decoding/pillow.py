@@ -37,16 +37,16 @@ TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
 _PLANES, _APART = 284, 2
-_GREY, _CMYK = (0, 1, 3), 5  # The second is black as 0, the third a palette.
+_GREY, _CMYK = (0, 1, 3), 5  # Grey with 0 as white or as black, or a palette.
 _EXTRA_SAMPLES, _PLAIN_ALPHA = 338, 2  # Not multiplied into the colours.
 _ALPHA = (1, _PLAIN_ALPHA)  # All other extra samples may be anything.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
 
 
 def brightest(encoded: bytes) -> float | None:
-  """The greatest sample of an image whose samples are wider than bytes.
+  """The greatest sample of an image whose samples are no unsigned bytes.
 
-  They are integers of 16 or 32 bits, and alpha does not count. Returns None for
+  They are integers of up to 32 bits, and alpha does not count. Returns None for
   any other file, and for a damaged one.
   """
   narrow = encoded.startswith(png.START) and encoded[24:25] != b"\x10"
@@ -217,7 +217,8 @@ def _is_picture(encoded: bytes, count: int) -> bool:
 def gets_alpha(encoded: bytes, image_spec: ImageSpec) -> bool:
   """Whether the last channel of a readable file is an alpha of 255.
 
-  So it is for an opaque picture if there are 2 or 4 channels.
+  It is for an opaque picture, if `image_spec` has 2 or 4 channels and adds
+  alpha.
   """
   channels = image_spec.channels
   if channels not in (2, 4) or not image_spec.adds_alpha:

@@ -77,7 +77,7 @@ class Captions(Labels):
     return join_rows(map(_collect_captions, rows), self.merge)
 
   def merge(self, before: Row, row: Row) -> Row:
-    """The row before, with the captions of both rows."""
+    """`before`, with the captions of both rows."""
     return dataclasses.replace(before, values=[*before.values, *row.values])
 
   def remarks(self, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -147,7 +147,7 @@ class Captions(Labels):
     return self.label_text(np.asarray(label), tuple(names))
 
   def summarise(self, label: np.ndarray, count: int) -> np.ndarray:
-    """0 for all labels, as `warnings` says how many captions there are."""
+    """0, the place of the only name, so that `overview` counts the images."""
     del label, count
     return np.array(0)
 

@@ -52,7 +52,7 @@ class _Inside(NamedTuple):
 
 
 def look(folder: bytes, names: Sequence[bytes], strict: bool = True) -> Found:
-  """Looks into some of the class folders in a folder, which have these names.
+  """Looks into some of the class folders of these names in a folder.
 
   With `strict`, raises ValueError if they are no classes, or if one may be a
   copy of the others.

@@ -257,7 +257,7 @@ class ImageFolder(ImageFiles):
 def lies_among_classes(settings: DataSettings, path: str) -> bool:
   """Whether a path lies among class folders, and would be taken for a class.
 
-  A path beside the folders of splits would not. Raises ValueError as
+  It is False for a path beside the folders of splits. Raises ValueError as
   `layouts.find_layout` does.
   """
   root = os.fsencode(settings.root or "")
@@ -314,7 +314,7 @@ def open_whole(
 
   It is for a folder that is new to a run, which holds nothing out of it. If all
   of its classes are among `names`, those of the run's classes, it may lack
-  others of them.
+  other classes of the run.
   """
   whole = _open_images(settings, "train", whole=True, known=names)
   has_splits = whole.layout.evaluation(settings.eval_split) is not None

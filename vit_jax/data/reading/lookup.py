@@ -205,7 +205,7 @@ class Lookup:
     return os.path.isfile(os.path.join(self._root, name))
 
   def _ending(self, name: bytes) -> bytes:
-    """The ending of an image's name, in lower case; empty without."""
+    """The ending of an image's name, in lower case; b"" if it has none."""
     ending = os.path.splitext(name)[1].lower()
     return ending if ending in self._known else b""
 
@@ -264,7 +264,7 @@ def _plain(name: bytes) -> str:
 
 
 def _agree_in_case(ours: bytes, theirs: bytes) -> bool:
-  """Whether case makes no difference, whatever else differs."""
+  """Whether two names agree in upper and lower case, whatever else differs."""
   one, other = (
     _ZEROS.sub("", _compose_accents(name)) for name in (ours, theirs)
   )
@@ -272,7 +272,7 @@ def _agree_in_case(ours: bytes, theirs: bytes) -> bool:
 
 
 def _agree_in_accents(ours: bytes, theirs: bytes) -> bool:
-  """Whether the encoding of accents makes no difference."""
+  """Whether two names agree in how accents are encoded."""
   one, other = (os.fsdecode(name).casefold() for name in (ours, theirs))
   return _ZEROS.sub("", one) == _ZEROS.sub("", other)
 

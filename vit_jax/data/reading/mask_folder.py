@@ -200,7 +200,7 @@ def open_whole(
   It is for a folder that is new to a run: how its masks are read depends on
   these masks alone. Raises ValueError as `open_split`.
   """
-  del names  # Only folders of classes may lack some of a run's.
+  del names  # Only folders of classes may lack some of a run's classes.
   return _opener(settings, None)(WHOLE, None)
 
 

@@ -316,7 +316,7 @@ def open_whole(
   It is for a folder that is new to a run: how its targets are read depends on
   these targets alone. Raises ValueError as `open_split`.
   """
-  del names  # Only folders of classes may lack some of a run's.
+  del names  # Only folders of classes may lack some of a run's classes.
   return _opener(settings, None)(WHOLE, None)
 
 

@@ -197,7 +197,8 @@ def _recognise_flags(
 def _recognise_columns(names: Sequence[str], rows: Rows) -> Recognised:
   """Recognises several columns: as numbers, or else as classes.
 
-  Empty cells say nothing. If a column has no other cells, all are classes.
+  Empty cells say nothing. If a column has only empty cells, all columns are
+  classes.
   """
   columns = [[row.get(name) for row in rows] for name in names]
   known = [[*itertools.filterfalse(is_empty, cells)] for cells in columns]

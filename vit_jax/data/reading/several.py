@@ -120,7 +120,7 @@ class SeveralLabels(Labels):
     return known, lines
 
   def merge(self, before: Row, row: Row) -> Row:
-    """The row before, with the labels of both rows."""
+    """`before`, with the labels of both rows."""
     if before.values == row.values:
       return before
     if len(row.values) == 1:

@@ -1,9 +1,9 @@
 """How long a text may be for a tokenizer whose files may come from anywhere.
 
 The files of a tokenizer say how texts are rewritten before they become tokens.
-A chain of replacements can turn a letter into gigabytes. So a text may be as
-long as its rewritten form surely stays within `_MOST` bytes, and a tokenizer is
-refused if even short texts may grow beyond that.
+A chain of replacements can turn a letter into gigabytes. So a text may only be
+so long that its rewritten form surely stays within `_MOST` bytes, and a
+tokenizer is refused if even short texts may grow beyond that.
 """
 
 import base64
@@ -58,7 +58,7 @@ def longest_text(growth: Growth) -> int:
 def longest_text_of_json(content: bytes, length: int) -> int:
   """The most bytes that a text may have for a tokenizer.json.
 
-  `length` is the number of tokens that are asked of it.
+  `length` is the number of tokens to which texts are cut.
 
   Raises ValueError if it is not JSON, or asks for what no tokenizer does.
   """

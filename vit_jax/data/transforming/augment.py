@@ -111,8 +111,8 @@ def augment(
 def three_augment(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
   """Makes the image grey, solarizes it from 128 on, or blurs it.
 
-  Each is as likely as the others (arXiv:2204.07118, Section 3); the radius of
-  the blur is uniform. The image is uint8 (H, W, 3).
+  Each of the three is equally likely (arXiv:2204.07118, Section 3); the radius
+  of the blur is uniform. The image is uint8 (H, W, 3).
   """
   pixels = Image.fromarray(image)
   choice = rng.integers(3)

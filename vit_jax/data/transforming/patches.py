@@ -28,7 +28,7 @@ class IntoPatches(ImageTransform):
 
   Attributes:
     images: One of `transforms` whose images are of the sizes of `size`.
-    size: How many patches of how many pixels.
+    size: How many patches an image may have, and their side in pixels.
     channels: C, the channels of an image.
   """
 

@@ -24,7 +24,7 @@ _CLOSE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class AnySize:
-  """The size of images in proportion: the largest that `tokens` patches cover.
+  """The largest size, in an image's proportions, that `tokens` patches cover.
 
   Both sides are multiples of `patch_size`, at least one. An image is enlarged a
   hundredfold at most.

@@ -466,7 +466,7 @@ def _size_with_limit(
 ) -> tuple[int, int]:
   """The size with a short side of `short` and the proportions of `shape`.
 
-  If its long side would exceed `longest`, that is the long side instead.
+  If its long side would exceed `longest`, the long side is `longest` instead.
   """
   least = min(shape)
   most = max(shape)

@@ -125,8 +125,8 @@ class Census:
 def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:
   """Looks at all masks, or at some if a file names the classes.
 
-  These are evenly spaced masks, and of many others the largest files, as they
-  have the most values. Raises ValueError for a file that is not a mask.
+  These are evenly spaced masks, and of many others the largest files, as these
+  likely have the most values. Raises ValueError for a file that is not a mask.
   """
   found = Census(len(masks), classes)
   if classes is None:
@@ -142,7 +142,7 @@ def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:
 
 
 def _look_at_readable(found: Census, masks: Iterable[bytes]) -> None:
-  """Counts the pixels of these masks but those of unreadable files."""
+  """Counts the pixels of these masks, and leaves out unreadable files."""
   for path in masks:
     try:
       found.look(path)

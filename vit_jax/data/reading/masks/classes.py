@@ -152,7 +152,10 @@ def _check(
   numbers: list[int],
   colours: dict[int, int],
 ) -> None:
-  """Raises ValueError if the names and colours are not those of all classes."""
+  """Raises ValueError for no names, too many, or colours of some classes alone.
+
+  `names`, `numbers` and `colours` are as `read_classes` has gathered them.
+  """
   if not names:
     what = f"only {NO_CLASS!r}" if numbers or colours else "empty"
     raise ValueError(

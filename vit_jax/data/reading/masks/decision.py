@@ -122,7 +122,10 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
 
 
 def _is_white(found: Census, by_colour: frozenset[str]) -> bool:
-  """Whether masks of numbers of more than 1 bit hold white, and else only 0."""
+  """Whether masks of numbers of more than 1 bit hold white and only 0 beside.
+
+  Masks of the kinds `by_colour` do not count.
+  """
   present = found.numbers(bits=False, leave_out=by_colour)
   return bool(present & {*WHITE}) and present <= {0, *WHITE}
 

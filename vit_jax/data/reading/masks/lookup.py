@@ -101,7 +101,7 @@ class MaskLookup:
     return os.path.join(self._folder, found)
 
   def lines(self) -> list[str]:
-    """A line on the suffix of the names, and on each other difference."""
+    """Lines on the suffix of the names, and on other differences of names."""
     lines = self._lookup.lines()
     if self._example is not None and self._suffix is not None:
       file, found = map(text, self._example)

@@ -35,7 +35,7 @@ _IMAGE_WORDS = frozenset(
 
 
 class Folders(NamedTuple):
-  """The names of a folder of images, and of one of their masks or boxes."""
+  """The names of a folder of images, and of that of their masks or boxes."""
 
   images: bytes
   masks: bytes
@@ -86,12 +86,12 @@ def find_places(
   """Finds the folders of each split: "train", "val" and "test", or "" for all.
 
   `root` holds a folder of images and one of masks, which may hold the splits;
-  or the splits, which hold these two; or both of each split, as train and
-  train_masks. Also returns a line on each split that is left out. Raises
+  or the splits, which hold these two; or two folders of each split, as train
+  and train_masks. Also returns a line on each split that is left out. Raises
   ValueError if there are no such folders, or masks of a split are missing.
 
   Args:
-    earlier: Whether only what earlier versions found is found: folders named
+    earlier: Whether to find only what earlier versions found: folders named
       images and masks, which may hold splits of plain names.
     kind: The kind of files that are paired with the images.
   """
@@ -175,9 +175,9 @@ def _places_by_split(
 ) -> tuple[dict[str, Places], list[str]]:
   """The places of the splits in a folder of images and one of masks.
 
-  Without splits, or with only one to train on, the places are those of "". The
-  lines are on splits that are left out. Raises ValueError if a split of images
-  has no folder of masks.
+  Without splits, or with only one to train on, the only key is "". The lines
+  are on splits that are left out. Raises ValueError if a split of images has no
+  folder of masks.
   """
   of_images, of_masks = (
     _splits(folder, subfolders(folder), earlier) for folder in (images, masks)
@@ -239,7 +239,7 @@ def _splits(
 def _pair_of_split(
   root: bytes, names: Sequence[bytes], split: str, kind: PairedFiles
 ) -> Folders | None:
-  """The two folders of one split beside each other; None without such two."""
+  """The two folders of one split beside each other; None if there are none."""
   of_split = [name for name in names if _split_and_rest(name)[0] == split]
   return find_folders(root, of_split, kind)
 

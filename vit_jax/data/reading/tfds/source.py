@@ -49,7 +49,7 @@ class TfdsSource:
     label: str | None = None,
     kind: Labels = SINGLE,
   ):
-    """Opens any split of TFDS's, with labels of a kind.
+    """Opens a split, or a part of one as TFDS writes it, with labels of a kind.
 
     `label` chooses them, as `open_labels` of the kind's module explains. Raises
     ValueError if the data set is not prepared, has no such split, allows no
