@@ -50,7 +50,7 @@ def load_config(argument: str) -> Any:
   return make_config(*load_file(name), *parameter)
 
 
-def load_file(name: str) -> tuple[pathlib.Path, Any]:
+def load_file(name: str) -> tuple[pathlib.Path, types.ModuleType]:
   """Runs a configuration file, or a shipped one of this name.
 
   Returns its path and its module. Raises ValueError with one line if there is
@@ -75,7 +75,9 @@ def load_file(name: str) -> tuple[pathlib.Path, Any]:
   return path, module
 
 
-def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
+def make_config(
+  path: pathlib.Path, module: types.ModuleType, *argument: str
+) -> ConfigDict:
   """Calls `get_config` of a file that was loaded.
 
   Raises ValueError with one line if it has a mistake, if an argument is given
@@ -95,7 +97,9 @@ def make_config(path: pathlib.Path, module: Any, *argument: str) -> ConfigDict:
   return config.lock()
 
 
-def _check_argument(path: pathlib.Path, module: Any, *argument: str) -> None:
+def _check_argument(
+  path: pathlib.Path, module: types.ModuleType, *argument: str
+) -> None:
   """Raises ValueError if a file does not take the argument after its colon."""
   rows = getattr(module, "ROWS", {})
   if rows and (not argument or argument[0] not in rows):

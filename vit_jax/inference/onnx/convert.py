@@ -100,6 +100,7 @@ def _run(
   values.update(zip(program.invars, inputs, strict=True))
 
   def value(variable: Any) -> Value:
+    """The value of a variable or of a literal."""
     if isinstance(variable, core.Literal):
       literal_type: Any = variable.aval
       return known(np.asarray(variable.val, literal_type.dtype))
@@ -115,7 +116,8 @@ def _run(
 def _lower(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
   """Writes an equation, and returns its outputs.
 
-  Raises `Unsupported` if the graph cannot express it.
+  If they do not depend on the program's inputs, they are computed, and nothing
+  is written. Raises `Unsupported` if the graph cannot express the equation.
   """
   name = equation.primitive.name
   if name in _CALLS:

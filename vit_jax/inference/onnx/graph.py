@@ -74,6 +74,7 @@ class Graph:
     self._size: str | None = None
 
   def _numbered(self) -> Iterator[str]:
+    """The names v1, v2 and so on."""
     number = 0
     while True:
       number += 1
@@ -101,7 +102,7 @@ class Graph:
   def nodes(
     self, op: str, outputs: int, *inputs: str, **attributes: Any
   ) -> list[str]:
-    """Adds a node, and returns the names of its outputs."""
+    """Adds a node with so many outputs, and returns their names."""
     names = [next(self._names) for _ in range(outputs)]
     make = self._onnx.helper.make_node
     self._nodes.append(make(op, [*inputs], names, **attributes))

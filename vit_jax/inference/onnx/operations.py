@@ -79,6 +79,7 @@ def _elementwise(op: str, neutral: float | None = None) -> Lower:
   """
 
   def lower(call: Call) -> list[Value]:
+    """Writes the operation, unless one operand is the result."""
     if neutral is not None:
       orders = [(0, 1), (1, 0)] if op in ("Add", "Mul", "Max") else [(0, 1)]
       for kept, other in orders:
@@ -102,6 +103,7 @@ def _compose(*ops: str) -> Lower:
   """Lowers operations on each element, one after the other."""
 
   def lower(call: Call) -> list[Value]:
+    """Writes a node for each operation, on the input as it is stored."""
     name = call.graph.stored(call.inputs[0])
     for op in ops:
       name = call.graph.node(op, name)
@@ -148,6 +150,7 @@ def _remainder(call: Call) -> list[Value]:
 
 
 def _not_equal(call: Call) -> list[Value]:
+  """Writes "not equal" as the negation of "equal", which ONNX has."""
   (equal,) = write_node(call, "Equal")
   name = call.graph.node("Not", call.graph.stored(equal))
   return [dataclasses.replace(equal, content=name)]
@@ -174,6 +177,7 @@ def _clamp(call: Call) -> list[Value]:
 
 
 def _cast(call: Call) -> list[Value]:
+  """Writes the input in the type of the output."""
   (value,) = call.inputs
   name = call.graph.stored(value)
   return [dataclasses.replace(value, content=_write_cast(call, name))]
@@ -234,6 +238,7 @@ def _squeeze(call: Call) -> list[Value]:
 
 
 def _transpose(call: Call) -> list[Value]:
+  """Writes a transpose of the input as it is stored, unexpanded."""
   (value,) = call.inputs
   order = call.params["permutation"]
   name = call.graph.transpose(call.graph.stored(value), order)
@@ -308,6 +313,7 @@ def _reduce(op: str) -> Lower:
   """Lowers a reduction over axes."""
 
   def lower(call: Call) -> list[Value]:
+    """Writes the reduction, which drops its axes."""
     axes = call.graph.ints(*call.params["axes"])
     return call.output(call.graph.node(op, call.whole(), axes, keepdims=0))
 
@@ -318,6 +324,7 @@ def _reduce_booleans(op: str) -> Lower:
   """Lowers a reduction of booleans, as one of the numbers 0 and 1."""
 
   def lower(call: Call) -> list[Value]:
+    """Writes casts to numbers and back around the reduction."""
     to = call.graph.type_of(np.int32)
     numbers = call.graph.node("Cast", call.whole(), to=to)
     axes = call.graph.ints(*call.params["axes"])
@@ -339,6 +346,7 @@ def _arg_extreme(op: str) -> Lower:
   """Lowers `argmax` or `argmin`, of the inputs as float32."""
 
   def lower(call: Call) -> list[Value]:
+    """Writes the places of the extreme along one axis."""
     name = call.graph.node("Cast", call.whole(), to=call.graph.type_of("f4"))
     (axis,) = call.params["axes"]
     places = call.graph.node(op, name, axis=axis, keepdims=0)

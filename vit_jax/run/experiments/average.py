@@ -123,7 +123,7 @@ def merge(
     key = first.task.scores.key
 
     def score(tree: Arrays, name: str = "the average") -> dict[str, Any]:
-      """The metrics of a tree; raises NotFiniteError if it answers NaN."""
+      """The metrics of parameters; raises NotFiniteError if they give NaN."""
       outcome = first.evaluator(trees[0].on_devices(tree), display.track)
       metrics = outcome.metrics
       if outcome.unanswered or not math.isfinite(metrics[key]):
@@ -264,7 +264,7 @@ def _filling(out: str) -> Iterator[str]:
 
 
 def _open(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
-  """Opens another run, and reads its parameters."""
+  """Opens another run, and reads its parameters into `Loaded.held`."""
   own = {key: options[key] for key in ("task", "base") if key in options}
   return open_checkpoint(
     name, hold=Loaded.read_params, as_trained=True, best=best, **own

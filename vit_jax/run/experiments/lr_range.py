@@ -1,7 +1,8 @@
 """The learning-rate range test (arXiv:1506.01186, Section 3.3).
 
-A fresh model is trained for a few steps while the learning rate rises
-exponentially. Where the loss falls fastest is a good peak for a run.
+A model is trained from the start of its run for a few steps while the learning
+rate rises exponentially. The rate at which the loss falls fastest is a good
+peak for a run.
 """
 
 import codecs
@@ -34,9 +35,10 @@ _LEAST_STEPS = 10
 class Found:
   """The outcome of a range test.
 
-  `smoothed` is the exponential average of the losses, which falls fastest at
-  the rate `suggested`; None if it never falls. `picture` is the path of their
-  chart, which a notebook shows, or None without matplotlib.
+  `rates` and `losses` are those of each step. `smoothed` is the exponential
+  average of the losses, which falls fastest at the rate `suggested`; this is
+  None if it never falls. `picture` is the path of their chart, which a notebook
+  shows, or None without matplotlib.
   """
 
   rates: list[float]
@@ -67,7 +69,8 @@ def find_lr(
   The arguments are those of the command. The settings' own schedule and length
   do not matter, and the test may end before `steps`. With `may_lower_batch`, a
   batch that is larger than the training split gets smaller. Raises ValueError
-  if the settings, the data or the range are invalid.
+  if the settings, the data or the range are invalid, or the loss diverges after
+  too few steps.
   """
   if steps < _LEAST_STEPS or not 0 < lowest < highest:
     raise ValueError(
@@ -139,6 +142,7 @@ def _losses(
   """
 
   def schedule(step: Any) -> Any:
+    """The learning rate of a step, from `lowest` to `highest`."""
     return lowest * (highest / lowest) ** (jnp.asarray(step) / (steps - 1))
 
   ranged = dataclasses.replace(plan, rate=schedule)

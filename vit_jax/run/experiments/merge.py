@@ -4,9 +4,10 @@ vit_jax merge runs/seed_0 runs/seed_1 runs/seed_2 --out runs/soup --greedy
 vit_jax merge runs/start runs/tuned --out runs/between --walk
 
 The runs were trained from the same weights (model soups, arXiv:2203.05482);
-with --greedy, one joins only if the score on the evaluation split does not
-fall. --walk tries eleven mixtures of two (WiSE-FT, arXiv:2109.01903). OUT is
-written as a run with one checkpoint, which every other command takes.
+with --greedy, a run joins the average only if the score on the evaluation split
+does not fall. --walk tries eleven mixtures of two runs (WiSE-FT,
+arXiv:2109.01903). OUT is written as a run with one checkpoint, which every
+other command takes.
 """
 
 from absl import flags
@@ -31,7 +32,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  """Raises ValueError as `merge`, or if a step is given."""
+  """Averages runs; raises ValueError as `merge`, or if a step is given."""
   # Imported here so that --help answers at once.
   from vit_jax.run.experiments.average import merge
 

@@ -103,10 +103,11 @@ def probe_shots(
   display: Display | None = None,
   **overrides: Any,
 ) -> list[Outcome]:
-  """Few-shot evaluation for several numbers of shots, which share all passes.
+  """Few-shot evaluation for several numbers of shots.
 
-  The arguments and the errors are those of `probe_checkpoint`. The checkpoint
-  may be open already and hold its parameters.
+  The images are read once for all of them, and there is an outcome for each of
+  `shots`. The other arguments and the errors are those of `probe_checkpoint`.
+  The checkpoint may be open already and hold its parameters.
   """
   splits = _open_splits(settings, checkpoint)
   opened = _Opened(checkpoint, settings, overrides)
@@ -168,6 +169,7 @@ def probe_segmentation(
     opened.show(display, [("data", data)])
 
   def last_layer(params: Any, x: Any) -> Any:
+    """The maps of the patches after the last layer, (B, h, w, D)."""
     layers = (model.num_layers,)
     return features(model, params, x, layers=layers, as_maps=True)[0]
 

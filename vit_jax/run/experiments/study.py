@@ -27,7 +27,7 @@ from vit_jax.tasks.task import Task
 from vit_jax.workdir.records import read_metrics
 from vit_jax.workdir.rows import replace
 
-_RESTARTS = 1  # After a crash, without a new checkpoint.
+_RESTARTS = 1  # The most restarts of a run without a new checkpoint.
 _MOST_RESULT = 2**24  # Bytes of a row's settings and metrics.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
 # The settings that do not change a run's result begin with these.
@@ -91,7 +91,11 @@ def run_study(
 
 
 def collect(study: Study, display: Display) -> list[dict[str, Any]]:
-  """Writes `study.csv` and the figures; returns the finished rows."""
+  """Writes `study.csv` and the figures; returns the finished rows.
+
+  A row has its name as "row", its values in the study, and its metrics by key.
+  If no row is finished, nothing is written.
+  """
   rows = []
   for row, values in study.rows.items():
     result = _read(study.workdir / row)

@@ -18,6 +18,7 @@ import dataclasses
 import io
 import pathlib
 import re
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class Study:
   """A study's file and folder."""
 
   file: str
-  module: Any
+  module: types.ModuleType
   rows: Mapping[str, Mapping[str, Any]]  # For each row its values in the table.
   # For each row `FILE:ROW`, as `train --config` takes it.
   configs: Mapping[str, str]
@@ -82,7 +83,7 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
 
 
 def paper_table(file: str, name: str) -> list[dict[str, str]]:
-  """The rows of a table of the paper, which lie in `paper/` beside a study."""
+  """The rows of `paper/NAME.csv` beside a study, a table of the paper."""
   path = pathlib.Path(file).with_name("paper") / f"{name}.csv"
   lines = io.StringIO(read_regular(path).decode(), newline="")
   return [*csv.DictReader(lines)]

@@ -62,7 +62,8 @@ def run_suite(
 
   The arguments are those of the command, and keywords of `load_pretrained`. A
   name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
-  ValueError if a name is unknown, or the model is not for ImageNet's classes.
+  ValueError if a name is unknown, the model is not for ImageNet's classes, or
+  none of the sets can be opened. Returns the rows, with values by `COLUMNS`.
   """
   path, kind = None, ""
   if out is not None:
@@ -123,7 +124,10 @@ def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:
 
 
 class _Scorer:
-  """Scores a model on one set after another."""
+  """Scores a model on one set after another.
+
+  `loaded` holds the parameters; `track` shows the progress on each set.
+  """
 
   def __init__(self, loaded: Loaded, track: Track):
     self._preprocessing, self._track = loaded.preprocessing, track
@@ -133,7 +137,7 @@ class _Scorer:
     model, normalization = loaded.model, loaded.preprocessing.normalization
 
     def best(params: Any, images: Any, among: Any) -> jax.Array:
-      """The five likeliest of the classes, or -1 where they are NaN."""
+      """The five likeliest classes in `among`, (B, 5); -1 if logits are NaN."""
       x = normalize(images, **normalization)
       logits: Any = model.apply({"params": params}, x)
       known = is_answer(logits)[:, None]
@@ -167,6 +171,7 @@ class _Scorer:
     )
 
     def answers(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+      """The likeliest classes, the labels, and which rows count or are bad."""
       best = self._best(self._params, batch["image"], among)
       return best, batch["label"], batch["mask"] > 0, batch["skipped"]
 
