@@ -1,5 +1,6 @@
 """What may be handed to `show_batch`: arrays, batches, pairs and folders."""
 
+import operator
 import types
 
 import jax.numpy as jnp
@@ -52,8 +53,10 @@ def test_a_batch_is_shown_however_it_is_given(drawn):
       (batch, source.class_names),
       (on_device, source),
       ((batch["image"], batch["label"]), source),
+      (batch["image"], batch["label"]),
     ):
       assert isinstance(vit_jax.show_batch(*given, count=5), Image.Image)
+    assert drawn.pop()[2] == ()
     for images, shown, names, _ in drawn:
       np.testing.assert_array_equal(images, batch["image"][:5])
       np.testing.assert_array_equal(shown, batch["label"][:5])
@@ -67,6 +70,16 @@ def test_a_batch_is_shown_however_it_is_given(drawn):
   with again:  # Each of these three took the next batch.
     for images, *_ in drawn[6:]:
       np.testing.assert_array_equal(images, next(again)["image"])
+
+
+@pytest.mark.parametrize(
+  "given, keywords", [(["digits"], {"n": 4}), ([DIGITS], {"num": 4})]
+)
+def test_data_are_shown_by_their_name(given, keywords, drawn):
+  operator.call(vit_jax.show_batch, *given, **keywords)
+  ((images, shown, names, _),) = drawn
+  assert images.shape == (4, 224, 224, 3) and len(shown) == 4
+  assert names == tuple("0123456789")
 
 
 def test_the_data_of_a_run_are_shown(tmp_path, drawn):

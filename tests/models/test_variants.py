@@ -11,6 +11,7 @@ import pytest
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
 from vit_jax.models import from_fields, to_fields, variant_of
 from vit_jax.models.variants import describe
+from vit_jax.runtime.printable import said_once
 
 # Layers, hidden size, MLP size and heads, by Table 1 and the papers after it.
 TABLE = {
@@ -96,6 +97,7 @@ def test_unknown_models_are_refused(variant, choice):
   "names, same",
   [
     ("B16 B_16 B-16 b/16 ViT-B/16 vit_b_16 vit_base_patch16_224", "B/16"),
+    ("b-p16 ViT-B-16-224 deit_base_patch16_224 vitb16", "B/16"),
     ("Ti16 vit_tiny_patch16_384", "Ti/16"),
     ("G14 vit-G-14", "G/14"),
     ("g14 vit_giant_patch14_224", "g/14"),
@@ -107,9 +109,63 @@ def test_a_variant_is_known_by_its_names_elsewhere(names, same):
     assert make_model(name) == make_vit(same, num_classes=1000)
 
 
+@pytest.mark.parametrize("name", ["S", "s", "small", "vit_small", "ViT-S"])
+def test_a_size_alone_is_a_variant_beside_its_patches(name):
+  assert make_model(name, patch_size=8) == make_vit("S/8")
+  with pytest.raises(ValueError, match="with its patch size, as in B/16"):
+    make_model(name)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "ResNet-50", "resnet_50"])
+def test_a_resnet_is_known_by_its_names_elsewhere(name):
+  assert (
+    make_model(name, 10) == make_resnet(name, 10) == make_resnet("R50x1", 10)
+  )
+
+
+@pytest.mark.parametrize(
+  "others, ours",
+  [
+    ("classes n_classes nb_classes num_labels num_class", "num_classes"),
+    ("depth n_layers num_hidden_layers", "num_layers"),
+    ("dim embed_dim hidden_dim", "hidden_size"),
+    ("mlp_dim intermediate_size", "mlp_size"),
+    ("heads n_heads num_attention_heads", "num_heads"),
+  ],
+)
+def test_a_field_is_known_by_its_names_elsewhere(others, ours):
+  for other in others.split():
+    named = operator.call(make_vit, "Ti/16", **{other: 6})
+    assert named == operator.call(make_vit, "Ti/16", **{ours: 6})
+    with pytest.raises(
+      TypeError, match=f"{ours} is given twice: leave {other}"
+    ):
+      operator.call(make_vit, "Ti/16", **{other: 6, ours: 6})
+  for name in ("variant", "name", "model_name", "arch"):
+    assert operator.call(make_model, **{name: "Ti/16"}) == make_vit("Ti/16")
+  for name in ("dropout", "drop_rate"):
+    assert make_vit("Ti/16", **{name: 0.1}) == make_vit(
+      "Ti/16", dropout_rate=0.1
+    )
+
+
+@pytest.mark.parametrize("name", ["image_size", "img_size"])
+def test_the_size_of_images_is_said_not_to_be_kept(name, capsys):
+  said_once.clear()
+  assert make_model("Ti/16", **{name: 32}) == make_vit("Ti/16")
+  assert make_model("R50x1", **{name: 32}) == make_resnet("R50x1")
+  said = " ".join(capsys.readouterr().err.split())
+  assert said.count("does not keep image_size=32") == 1
+  assert "vit_jax.init_params(model, key, 32)" in said
+
+
 def test_the_name_of_a_variant_is_no_field():
   with pytest.raises(TypeError, match=r"name 'B/16': give vit_jax\.make_vit"):
     operator.call(Vit, "B/16")
+  with pytest.raises(
+    TypeError, match=r"no field dim, depth: vit_jax\.make_vit"
+  ):
+    operator.call(Vit, patch_size=16, dim=64, depth=2)
   with pytest.raises(ValueError, match=r"load_pretrained\(NAME\) reads"):
     make_vit("B/16", pretrained=True)
   with pytest.raises(AttributeError, match=r"no predict: use loaded\.predict"):
@@ -127,20 +183,19 @@ def test_names_of_half_a_model_are_refused():
 @pytest.mark.parametrize(
   "variant, message",
   [
-    ("B/16", "Vit has no field depth, widht; it has attention, attention_"),
-    ("R50x1", "ResNet has no field depth, widht; it has dtype, epsilon, "),
+    ("B/16", "Vit has no field deep, widht; it has attention, attention_"),
+    ("R50x1", "ResNet has no field deep, widht; it has dtype, epsilon, "),
   ],
 )
 def test_unknown_fields_are_refused(variant, message):
   with pytest.raises(ValueError, match=message):
-    make_model(variant, 7, widht=3, depth=2)
+    make_model(variant, 7, widht=3, deep=2)
 
 
 @pytest.mark.parametrize(
   "field, meant",
   [
-    ("dropout", "did you mean dropout_rate?"),
-    ("image_size", "a model follows the size of its images: leave it out."),
+    ("dropout_rte", "did you mean dropout_rate?"),
     ("device", "JAX chooses the device; to use the CPU, start Python with "),
     ("drop_path_rate", 'models of a family have it, as block="deit3".'),
   ],

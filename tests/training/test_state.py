@@ -1,5 +1,6 @@
 """A model's first parameters."""
 
+import functools
 import operator
 from typing import Any
 
@@ -11,6 +12,7 @@ import optax
 import pytest
 
 from vit_jax import TrainState, init_params, make_vit
+from vit_jax.runtime import printable
 
 
 @pytest.mark.slow
@@ -25,10 +27,12 @@ def test_first_parameters_are_those_of_init_as_plain_arrays():
   jax.tree.map(np.testing.assert_array_equal, found, nn.unbox(expected))
 
 
-def test_a_call_without_a_key_is_answered_by_an_example():
+def test_a_call_without_a_model_is_answered_by_an_example():
   call: Any = init_params
   with pytest.raises(TypeError, match=r"; as in .*jax.random.key\(0\), 224\)"):
-    call(None, 64)
+    call()
+  with pytest.raises(ValueError, match="model='S/16' is no model: give"):
+    call("S/16")
 
 
 def test_one_number_is_the_size_of_a_square():
@@ -37,10 +41,54 @@ def test_one_number_is_the_size_of_a_square():
   assert found["position"]["E_pos"].shape == (5, 192)
 
 
-def test_a_number_is_no_key():
+SMALL: Any = {"num_classes": 2, "num_layers": 1, "hidden_size": 12}
+
+
+@pytest.mark.parametrize(
+  "given, keywords",
+  [
+    ([], {}),
+    ([None, 224], {}),
+    ([jax.random.key(0)], {}),
+    ([jax.random.PRNGKey(0)], {"img_size": (224, 224)}),
+    ([0, 224], {}),
+    ([], {"seed": 0, "size": 224}),
+    ([], {"rng": jax.random.key(0), "image_size": (1, 224, 224, 3)}),
+    ([jax.random.key(0), (224, 224, 3)], {}),
+    ([jax.random.key(0), np.zeros((1, 224, 224, 3), np.uint8)], {}),
+    ([jax.random.key(0), jax.ShapeDtypeStruct((2, 224, 224, 3), "uint8")], {}),
+  ],
+)
+def test_first_parameters_need_no_more_than_a_model(given, keywords):
+  model = make_vit("Ti/16", **SMALL, patch_size=32)
+  params = operator.call(init_params, model, *given, **keywords)
+  key = jax.random.key(0)
+  expected = model.init(key, jnp.zeros((1, 224, 224, 3)))["params"]
+  same = functools.partial(np.testing.assert_allclose, atol=1e-6)
+  jax.tree.map(same, params, nn.unbox(expected))
+
+
+def test_a_size_that_is_assumed_is_said(capsys):
+  for assumed in ([], [jax.random.key(0)]):
+    printable.said_once.clear()
+    init_params(make_vit("Ti/16", **SMALL, patch_size=32), *assumed)
+    assert "224 x 224 is assumed" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+  "given, said",
+  [
+    ([0], r"^key=0 .* a seed or a size: .* jax\.random\.key\(0\), 224"),
+    (["a", 32], r"^key='a' is no key of JAX: give jax\.random\.key\(0\)"),
+    ([jnp.zeros((1, 32, 32, 3))], "is no key of JAX"),
+    ([jax.random.key(0), "32"], "image_size='32' is no size: give the side"),
+    ([jax.random.key(0), (32,)], r"image_size=\(32,\) is no size"),
+  ],
+)
+def test_what_may_be_a_key_or_a_size_is_refused(given, said):
   model = make_vit("Ti/16", num_classes=2, num_layers=1)
-  with pytest.raises(ValueError, match=r"^key=0 .* give jax\.random\.key\(0\)"):
-    init_params(model, 0, 32)
+  with pytest.raises(ValueError, match=said):
+    init_params(model, *given)
 
 
 def test_a_first_state_is_made_of_parameters_and_an_optimizer():
@@ -54,21 +102,58 @@ def test_a_first_state_is_made_of_parameters_and_an_optimizer():
 
 
 @pytest.mark.parametrize(
+  "given, keywords",
+  [
+    (["params", "tx"], {}),
+    (["params"], {"optimizer": "tx"}),
+    ([], {"params": "params", "opt": "tx"}),
+    (["variables", "tx"], {}),
+    ([], {"apply_fn": print, "params": "params", "tx": "tx"}),
+  ],
+)
+def test_a_first_state_is_made_as_by_flax(given, keywords, capsys):
+  printable.said_once.clear()
+  params, tx = {"w": jnp.ones(3)}, optax.adam(1e-3)
+  named = {"params": params, "tx": tx, "variables": {"params": params}}
+  values = {key: named.get(name, name) for key, name in keywords.items()}
+  state = operator.call(TrainState.create, *map(named.get, given), **values)
+  expected = TrainState(jnp.int32(0), params, tx.init(params))
+  jax.tree.map(np.testing.assert_array_equal, state, expected)
+  assert ("apply_fn" in capsys.readouterr().err) == ("apply_fn" in keywords)
+
+
+@pytest.mark.parametrize(
   "given, keywords, said",
   [
+    ([{}], {}, r"; as in vit_jax\.TrainState\.create\(params=params"),
+    ([], {"params": {}, "tx": "adam"}, r"tx is of type str: .*optax\.adamw"),
+    ([{}, 0.1], {}, r"tx is of type float: .*optax\.adamw"),
     (
-      [{}, None],
+      [make_vit("Ti/16"), optax.sgd(1)],
       {},
-      r"; as in vit_jax\.TrainState\.create\(params=params",
+      r"params is a model: give .*init_params\(",
     ),
     (
-      [],
-      {"apply_fn": None, "params": {}, "tx": None},
-      r"'apply_fn'; .* the model goes to vit_jax\.make_train_step\(",
+      [{}, optax.sgd(1)],
+      {"model": 1},
+      r"the model goes to vit_jax\.make_train_step\(",
     ),
-    ([], {"params": {}, "optimizer": None}, "'tx'; did you mean tx=tx"),
+    ([{}, optax.sgd(1)], {"rng": 1}, "random numbers from its seed"),
   ],
 )
 def test_a_state_that_is_made_otherwise_says_how(given, keywords, said):
   with pytest.raises(TypeError, match=said):
     operator.call(TrainState.create, *given, **keywords)
+
+
+@pytest.mark.parametrize(
+  "name, said",
+  [
+    ("apply_gradients", r"step\(state, batch\), which computes and applies"),
+    ("apply_fn", r"model\.apply\(\{\"params\": state\.params\}, images\)"),
+  ],
+)
+def test_a_state_says_what_it_has_in_place_of_an_attribute_of_flax(name, said):
+  state = TrainState.create({"w": jnp.ones(3)}, optax.sgd(1))
+  with pytest.raises(AttributeError, match=said):
+    getattr(state, name)

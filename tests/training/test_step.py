@@ -455,9 +455,35 @@ def test_an_objective_with_a_state_reads_the_average_before_the_step():
   "keywords, said",
   [
     ({"lr": 1e-3}, "; did you mean learning_rate, the number or the schedule"),
-    ({}, r"'learning_rate'; as in vit_jax\.make_train_step\(model, tx, lea"),
+    (
+      {"params": {}},
+      r"TrainState\.create\(params=params, tx=tx\), which is the",
+    ),
+    ({"tx": 1}, "multiple values"),
   ],
 )
 def test_a_step_that_is_made_otherwise_says_how(keywords, said):
   with pytest.raises(TypeError, match=said):
     operator.call(make_train_step, _model(), optax.sgd(0.1), **keywords)
+
+
+def test_a_step_needs_an_optimizer():
+  with pytest.raises(
+    TypeError, match=r"missing .*'tx'; as in vit_jax\.make_tr"
+  ):
+    operator.call(make_train_step, _model())
+  with pytest.raises(TypeError, match=r"tx is of type str: .* optax\.adamw"):
+    operator.call(make_train_step, _model(), "adamw")
+
+
+@pytest.mark.parametrize("name", ["tx", "optimizer", "opt"])
+def test_without_a_learning_rate_the_metrics_have_none(name):
+  model, tx = _model(), optax.sgd(RATE)
+  step = operator.call(make_train_step, model, **{name: tx})
+  with_rate = make_train_step(model, tx, RATE)
+  init = make_init(model, tx, (*SIZE, 3))
+  state = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+  _, metrics = jax.eval_shape(step, state, _batch())
+  _, expected = jax.eval_shape(with_rate, state, _batch())
+  del expected["learning_rate"]
+  assert metrics == expected

@@ -1,7 +1,7 @@
 """Shows a batch in a notebook: of arrays, of an iterator, or of a folder."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from vit_jax.data.batching.loader import Loader
 from vit_jax.data.example import Source
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.letters import without_tokens
-from vit_jax.data.reading.places import place_of
+from vit_jax.data.reading.places import settings_of
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import DataSettings as Data
 from vit_jax.data.settings import TrainTransformSettings
@@ -35,9 +35,16 @@ _NEEDED = (
 )
 
 
-@hints.accepts("vit_jax.show_batch(folder)", keys="DataSettings")
+@hints.accepts(
+  "vit_jax.show_batch(folder)",
+  same={
+    **dict.fromkeys(("n", "num", "max_images", "num_images"), "count"),
+    **dict.fromkeys(("classes", "names"), "class_names"),
+  },
+  keys="DataSettings",
+)
 def show_batch(
-  batch: Any, class_names: Sequence[str] | Source = (), *, count: int = 16
+  batch: Any, class_names: Any = (), *, count: int = 16
 ) -> Image.Image:
   """Draws the images of a batch and their labels, for a notebook to show::
 
@@ -52,10 +59,11 @@ def show_batch(
     batch: A dictionary with `image`, (B, H, W, C), and perhaps `label`; images
       alone; batches, of which the next one is drawn, and a loop over them goes
       on after it; what `vit_jax.open_data` returns; or a folder, a file of
-      labels, `DataSettings` or a run, whose training images are drawn as a run
-      would change them. Images are uint8; floats are drawn from their lowest
-      value in black to their highest in white.
-    class_names: The names of the classes, or the source that has them.
+      labels, "digits", `DataSettings` or a run, whose training images are drawn
+      as a run would change them. Images are uint8; floats are drawn from their
+      lowest value in black to their highest in white.
+    class_names: The names of the classes, or the source that has them; or,
+      after an array of images, their labels.
     count: The most images that are drawn.
 
   Returns:
@@ -68,6 +76,8 @@ def show_batch(
     raise ValueError(f"count={count}: at least one image is drawn.")
   if hasattr(batch, "origin"):  # What `load_pretrained` returns has no data.
     path_of_run(batch)
+  if hasattr(batch, "shape") and hasattr(class_names, "shape"):
+    batch, class_names = {_IMAGE: batch, LABEL: class_names}, ()
   if isinstance(batch, str | os.PathLike | Data):
     batch, class_names = _batch_of_folder(batch, count)
   elif _is_source(batch):  # `show_batch(*vit_jax.open_data(...))`.
@@ -103,8 +113,8 @@ def _batch_of_folder(
   if path and (described := latest_description(path)):
     data = described["config"]["data"]
     settings = from_dict(DataSettings, data, saved=True)
-  elif path and (there := place_of(path)) and there.is_packed:
-    settings = DataSettings(dir=path)
+  elif path and not (at := settings_of(path)).root:  # Packed, or the digits.
+    settings = DataSettings(name=at.name, dir=at.dir)
   if settings is not None:
     kind = settings.label_kind
     train = open_source("train", settings, kind and without_tokens(kind))

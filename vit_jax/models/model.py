@@ -131,11 +131,18 @@ class Model(nn.Module):
     return self.head(self.pooled(x, train=train))
 
   def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-    """Raises TypeError if a variant's name is given in the place of fields."""
+    """Raises TypeError for the name of a variant, or for an unknown field."""
     if args and isinstance(args[0], str):
       raise TypeError(
         f"{cls.__name__} takes the sizes of its layers, and not the name "
         f"{args[0]!r}: give vit_jax.make_vit({args[0]!r}, num_classes=1000)."
+      )
+    fields = cls.__dataclass_fields__
+    if unknown := [name for name in kwargs if name not in fields]:
+      raise TypeError(
+        f"{cls.__name__} has no field {', '.join(unknown)}: "
+        'vit_jax.make_vit("S/16", num_classes=10) knows the names of other '
+        f"libraries, and help(vit_jax.{cls.__name__}) lists its own."
       )
     return super().__new__(cls)
 

@@ -19,6 +19,7 @@ from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.model import Model
 from vit_jax.models.vit import BaseVit, Vit
+from vit_jax.runtime import hints
 
 if TYPE_CHECKING:
   from vit_jax.models.resnet import ResNet
@@ -45,9 +46,11 @@ _SIZES = {
   "giant": "g",
 }
 _OTHER_FORMS = re.compile(
-  rf"(?:vit[-_])?({'|'.join([*VITS, *_SIZES])})[-_/]?(?:patch)?(\d+)(?:_\d+)?",
+  rf"(?:(?:vit|deit)[-_]?)?({'|'.join([*VITS, *_SIZES])})[-_/]?"
+  r"(?:patch|p)?[-_/]?(\d+)(?:[-_]\d+)?",
   re.IGNORECASE,
 )
+_OTHER_RESNETS = re.compile(r"resnet[-_]?(\d+)", re.IGNORECASE)
 RESNETS = {"R50": (3, 4, 6, 3), "R101": (3, 4, 23, 3), "R152": (3, 8, 36, 3)}
 # Blocks per stage that make R50's feature map 1/16 or 1/32 of the image's size.
 # The first moves stage 4's blocks to stage 3 (Section 3.1, "Hybrid
@@ -85,10 +88,29 @@ _TYPES: dict[type, tuple[Any, str]] = {
 }
 
 
+# Arguments of other libraries' models -> ours.
+_OTHER_NAMES = {
+  other: ours
+  for ours, others in {
+    "variant": "name model_name arch size",
+    "num_classes": "classes n_classes nb_classes num_labels num_class",
+    "num_layers": "depth n_layers num_hidden_layers",
+    "hidden_size": "dim embed_dim hidden_dim",
+    "mlp_size": "mlp_dim intermediate_size",
+    "num_heads": "heads n_heads num_attention_heads",
+    "dropout_rate": "dropout drop_rate",
+    "image_size": "img_size",
+  }.items()
+  for other in others.split()
+}
+_by_other_names = functools.partial(hints.accepts, same=_OTHER_NAMES)
+
+
 class OwnBlockError(ValueError):
   """A description names a class of layers that only the caller can give."""
 
 
+@_by_other_names('vit_jax.make_vit("B/16", num_classes=10)')
 def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   """A Vision Transformer of Table 1, or its hybrid with R50.
 
@@ -97,13 +119,17 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
       where 16 (or 32) is the image size over the feature map's. "Axial-B/16"
       has axial attention (App. D.6), and average pooling. "B16", "ViT-B/16"
       and other libraries' "vit_b_16" and "vit_base_patch16_224" are B/16 too.
+      With the field `patch_size`, a size alone, "B" or "base", is enough.
     num_classes: Classes of the head, by default those of ImageNet; 0 builds no
       head.
-    **fields: Fields of `Vit` that replace the variant's. `block` may also be a
-      name: a file of `vit_jax.families`, which makes an `ExtendedVit`,
-      "axial", or "package.module:Class", which is imported.
+    **fields: Fields of `Vit` that replace the variant's, also by other
+      libraries' names for them, such as `depth` or `embed_dim`. `block` may be
+      a name: a file of `vit_jax.families`, which makes an `ExtendedVit`,
+      "axial", or "package.module:Class", which is imported. An `image_size` is
+      not kept, which a line says, as a model takes images of any size.
 
   Raises:
+    TypeError: if there is no variant, or a field is given by two names.
     ValueError: if the variant or a field is unknown, or fields do not fit
       together.
 
@@ -112,7 +138,8 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   >>> vit.num_layers, vit.hidden_size, vit.patch_size
   (12, 768, 16)
   """
-  variant = _plain_name(variant)
+  fields = _without_image_size(fields)
+  variant = _plain_name(variant, fields.get("patch_size"))
   match = re.fullmatch(r"(R50\+|Axial-)?(\w+)/(\d+)", variant)
   if not match or match[2] not in VITS or int(match[3]) < 1:
     raise ValueError(
@@ -139,14 +166,35 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   return _build(_import_class(_KINDS["ModernVit"]), num_classes, fields)
 
 
-def _plain_name(variant: str) -> str:
-  """A variant as the paper writes it; one in another form stays as it is."""
-  match = _OTHER_FORMS.fullmatch(variant)
+def _plain_name(variant: str, patch_size: int | None) -> str:
+  """A variant as the paper writes it; one in another form stays as it is.
+
+  `patch_size` completes a variant that is a size alone.
+  """
+  text = str(variant)
+  match = _OTHER_FORMS.fullmatch(text)
+  if not match and patch_size is not None:
+    match = _OTHER_FORMS.fullmatch(f"{text}/{patch_size}")
   if not match:
-    return variant
+    return text
   size = match[1] if match[1] in VITS else match[1].lower()
   size = _SIZES.get(size, size)
   return f"{size if size in VITS else size.capitalize()}/{match[2]}"
+
+
+def _without_image_size(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields without the size of images, of which a line is printed."""
+  if "image_size" in fields:
+    # Imported here, as most models are made without it.
+    from vit_jax.runtime.printable import say_once
+
+    size = fields["image_size"]
+    say_once(
+      "A model takes the size of its images from them, so it does not keep "
+      f"image_size={size}: vit_jax.init_params(model, key, {size}) draws "
+      "parameters for it."
+    )
+  return {name: value for name, value in fields.items() if name != "image_size"}
 
 
 def with_block(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,15 +251,19 @@ def _name_of(kind: Any) -> str | None:
   return names.get(_path(kind)) if isinstance(kind, type) else None
 
 
+@_by_other_names('vit_jax.make_resnet("R50x1", num_classes=10)')
 def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
-  Raises ValueError if the variant or a field is unknown.
+  "resnet50" is "R50x1". An `image_size` is not kept, as in `make_vit`. Raises
+  ValueError if the variant or a field is unknown.
 
   >>> from vit_jax.models import make_resnet
   >>> make_resnet("R50x3", num_classes=10).layers
   (3, 4, 6, 3)
   """
+  fields = _without_image_size(fields)
+  variant = _OTHER_RESNETS.sub(r"R\1x1", str(variant))
   match = re.fullmatch(r"(R\d+)x(\d+)", variant)
   if not match or match[1] not in RESNETS or int(match[2]) < 1:
     raise ValueError(
@@ -222,6 +274,7 @@ def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
   return _build(_import_class(_KINDS["ResNet"]), num_classes, defaults | fields)
 
 
+@_by_other_names('vit_jax.make_model("B/16", num_classes=10)')
 def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
   """Calls `make_resnet` for names such as "R50x1", else `make_vit`.
 
@@ -229,7 +282,8 @@ def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
   >>> [type(make_model(name, 10)).__name__ for name in ("R50x1", "B/16")]
   ['ResNet', 'Vit']
   """
-  make = make_resnet if re.fullmatch(r"R\d+x\d+", variant) else make_vit
+  name = _OTHER_RESNETS.sub(r"R\1x1", str(variant))
+  make = make_resnet if re.fullmatch(r"R\d+x\d+", name) else make_vit
   return make(variant, num_classes, **fields)
 
 
@@ -279,10 +333,6 @@ _hints = functools.cache(typing.get_type_hints)
 
 # Fields of models in other libraries, and the way to do the same here.
 _ELSEWHERE = {
-  **dict.fromkeys(
-    ("image_size", "img_size"),
-    "a model follows the size of its images: leave it out.",
-  ),
   **dict.fromkeys(
     ("pretrained", "weights"),
     "vit_jax.load_pretrained(NAME) reads published weights.",

@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,6 +122,7 @@ def accepts(
   example: str,
   same: Mapping[str, str] = {},
   keys: Literal["settings", "DataSettings", "keywords"] = "keywords",
+  first_by_name: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """A decorator whose function names the right arguments if it gets wrong ones.
 
@@ -133,6 +134,8 @@ def accepts(
     same: Keywords in other libraries -> its own, for which they are accepted.
     keys: How the function takes keys of the configuration, by which a
       ValueError that names flags of a command is rewritten.
+    first_by_name: Whether the first argument may be given by its name beside
+      others by their places.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -149,8 +152,11 @@ def accepts(
         if same[name] in given:
           raise TypeError(f"{same[name]} is given twice: leave {name} out.")
         given[same[name]] = given.pop(name)
+      in_places: tuple[Any, ...] = args
+      if first_by_name and args and names[0] in given:
+        in_places = (given.pop(names[0]), *args)
       try:
-        signature.bind(*args, **given)
+        signature.bind(*in_places, **given)
       except TypeError as error:
         of = f"{example.partition('(')[0]}()"
         end = _hint_for_unknown(given, names, of) or f"; as in {example}"
@@ -159,10 +165,8 @@ def accepts(
         if "multiple values" in str(error):
           end = _hint_for_section(given) or end
         raise TypeError(f"{error}{end}") from None
-      kwargs.clear()
-      kwargs.update(given)
       try:
-        return function(*args, **kwargs)
+        return cast(Any, function)(*in_places, **given)
       except ValueError as error:
         # Imported here, as few calls fail.
         from vit_jax.runtime import keywords

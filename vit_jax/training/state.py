@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 import flax.linen as nn
@@ -17,7 +17,7 @@ from jaxtyping import Array, Int
 from vit_jax.models.model import input_shapes
 from vit_jax.models.parts import Parts
 from vit_jax.runtime import hints
-from vit_jax.runtime.printable import quoted
+from vit_jax.runtime.printable import quoted, say_once
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
   from vit_jax.training.distillation import Teacher
 
 Init = Callable[[Array], Any]
+_IMAGE_SIZE = 224  # The size that `init_params` assumes.
 
 
 @struct.dataclass
@@ -43,18 +44,62 @@ class TrainState:
   objective_state: Any = None
 
   @classmethod
-  @hints.accepts("vit_jax.TrainState.create(params=params, tx=tx)")
+  @hints.accepts(
+    "vit_jax.TrainState.create(params=params, tx=tx)",
+    same=dict.fromkeys(("optimizer", "opt", "optim"), "tx"),
+  )
   def create(
-    cls, *, params: Any, tx: optax.GradientTransformation
+    cls,
+    params: Any,
+    tx: optax.GradientTransformation,
+    *,
+    apply_fn: Callable[..., Any] | None = None,
   ) -> "TrainState":
-    """The state before the first step of an optimizer."""
+    """The state before the first step of an optimizer.
+
+    Args:
+      params: The model's parameters, or `{"params": ...}`, which `model.init`
+        returns.
+      tx: The optimizer.
+      apply_fn: What a state of Flax calls. It is not kept, which a line says,
+        as `make_train_step` takes the model itself.
+
+    Raises:
+      TypeError: if the parameters are a model, or the optimizer is none.
+    """
+    check_optimizer(tx)
+    if isinstance(params, nn.Module):
+      raise TypeError(
+        "params is a model: give its parameters, "
+        "vit_jax.init_params(model, jax.random.key(0), 224)."
+      )
+    if apply_fn is not None:
+      say_once(
+        "This state does not keep apply_fn: the model goes to "
+        "vit_jax.make_train_step(model, tx)."
+      )
+    if isinstance(params, Mapping) and set(params) == {"params"}:
+      params = params["params"]
     return cls(jnp.zeros((), jnp.int32), params, tx.init(params))
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, with what to use for an attribute of Flax's."""
+    raise hints.attribute_error(self, name, "state", "a state has")
 
   @property
   def eval_params(self) -> Any:
     """The parameters to evaluate: the averaged ones, if there are any."""
     averaged = self.averaged_params
     return self.params if averaged is None else averaged
+
+
+def check_optimizer(tx: Any) -> None:
+  """Raises TypeError for anything but an optimizer, such as a name."""
+  if not (hasattr(tx, "init") and hasattr(tx, "update")):
+    raise TypeError(
+      f"tx is of type {type(tx).__name__}: give an optimizer of optax in its "
+      "place, such as optax.adamw(1e-3)."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,18 +188,32 @@ def make_params_init(
   return init
 
 
-@hints.accepts("vit_jax.init_params(model, jax.random.key(0), 224)")
+@hints.accepts(
+  "vit_jax.init_params(model, jax.random.key(0), 224)",
+  same={
+    **dict.fromkeys(("rng", "rngs", "seed", "prng_key"), "key"),
+    **dict.fromkeys(("size", "img_size", "input_shape", "shape"), "image_size"),
+  },
+)
 def init_params(
   model: nn.Module,
-  key: Any,
-  image_size: int | tuple[int, int],
+  key: Any = None,
+  image_size: Any = None,
   channels: int = 3,
 ) -> Any:
   """Draws a model's first parameters, as plain arrays.
 
-  Images are `image_size` high and wide, (height, width) or one number for both.
-  Raises ValueError if `key` is no key of JAX, or images do not split into
-  patches.
+  Args:
+    model: The model.
+    key: A key of JAX, or a whole number, its seed, which needs an `image_size`
+      beside it. By default it is `jax.random.key(0)`.
+    image_size: Height and width of the images, one number for both, or images
+      or their shape, (B, H, W, C) or (H, W, C). By default it is 224, which a
+      line says.
+    channels: Channels of the images, if `image_size` does not have them.
+
+  Raises:
+    ValueError: if `key` is no key of JAX, or images do not split into patches.
 
   >>> import jax
   >>> import vit_jax
@@ -170,15 +229,50 @@ def init_params(
   >>> params["head"]["kernel"].shape
   (16, 2)
   """
-  if isinstance(image_size, int):
-    image_size = image_size, image_size
-  if not isinstance(key, jax.Array | np.ndarray):
+  if not isinstance(model, nn.Module):
+    raise ValueError(
+      f"model={quoted(model)} is no model: give vit_jax.make_vit(variant)."
+    )
+  if key is None:
+    key = 0
+  elif isinstance(key, int) and image_size is None:
+    raise ValueError(
+      f"key={quoted(key)} is no key of JAX, and may be a seed or a size: give "
+      "both, as in init_params(model, jax.random.key(0), 224)."
+    )
+  key = jax.random.key(key) if isinstance(key, int) else key
+  if not isinstance(key, jax.Array | np.ndarray) or key.ndim > 1:
     raise ValueError(
       f"key={quoted(key)} is no key of JAX: give jax.random.key(0), as in "
       "init_params(model, jax.random.key(0), 224)."
     )
-  init = make_params_init(model, (*image_size, channels))
+  init = make_params_init(model, _image_shape(image_size, channels))
   return nn.unbox(jax.jit(init)(key))
+
+
+def _image_shape(image_size: Any, channels: int) -> tuple[int, int, int]:
+  """The shape of an image, (H, W, C), of which `init_params` takes the size.
+
+  Raises ValueError if it is no size.
+  """
+  if image_size is None:
+    image_size = _IMAGE_SIZE
+    say_once(
+      f"No size of images was given: {_IMAGE_SIZE} x {_IMAGE_SIZE} is assumed, "
+      "and image_size=... sets another."
+    )
+  shape = getattr(image_size, "shape", image_size)
+  if isinstance(shape, int):
+    shape = shape, shape
+  if not isinstance(shape, tuple | list) or not 2 <= len(shape) <= 4:
+    raise ValueError(
+      f"image_size={quoted(image_size)} is no size: give the side of the "
+      "images, such as 224, their height and width, or images (B, H, W, C)."
+    )
+  if len(shape) == 2:
+    shape = *shape, channels
+  height, width, depth = shape[-3:]
+  return int(height), int(width), int(depth)
 
 
 def make_init(

@@ -23,17 +23,20 @@ from vit_jax.training.losses import (
 )
 from vit_jax.training.optimizer import map_paths
 from vit_jax.training.settings import LossSettings
-from vit_jax.training.state import Extras, TrainState
+from vit_jax.training.state import Extras, TrainState, check_optimizer
 
 Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
 
 
-@hints.accepts("vit_jax.make_train_step(model, tx, learning_rate)")
+@hints.accepts(
+  "vit_jax.make_train_step(model, tx)",
+  same=dict.fromkeys(("optimizer", "opt", "optim"), "tx"),
+)
 def make_train_step(
   model: nn.Module,
   tx: optax.GradientTransformation,
-  learning_rate: optax.ScalarOrSchedule,
+  learning_rate: optax.ScalarOrSchedule | None = None,
   *,
   seed: int = 0,
   mean: Sequence[float] = (0.5, 0.5, 0.5),
@@ -59,7 +62,8 @@ def make_train_step(
   rows that replace an unreadable image, which are then counted. The metric
   `top1` is the accuracy on the batch as it was trained on: augmented, with
   dropout, and before the update. Random numbers depend on the seed and the step
-  alone. The step raises ValueError if the batch is not a dictionary.
+  alone. The step raises ValueError if the batch is not a dictionary. Raises
+  TypeError if `tx` is no optimizer.
 
   >>> import jax
   >>> import numpy as np
@@ -85,7 +89,8 @@ def make_train_step(
 
   Args:
     tx: The optimizer.
-    learning_rate: The schedule or the number in `tx`, for the metrics.
+    learning_rate: The schedule or the number in `tx`, for the metrics, which
+      without it have no `learning_rate`.
     seed: Seed of Mixup, dropout and masks.
     mean, std, loss: The normalisation and the loss of the default objective,
       `losses.Classification`. They have no effect if `objective` is given, as
@@ -104,8 +109,9 @@ def make_train_step(
   model_of = model_function(model.apply, is_trainable, extras)
   gradient = _make_gradient(model_of, objective, accumulation_steps)
   average = _make_average(objective, ema_decay, ema_warmup)
+  check_optimizer(tx)
   schedule: Any = learning_rate
-  if not callable(schedule):
+  if schedule is not None and not callable(schedule):
     schedule = optax.constant_schedule(jnp.float32(schedule))
 
   def train_step(
@@ -133,10 +139,11 @@ def make_train_step(
       "loss": mean_loss,
       objective.metric: means.score,
       "gradient_norm": norm,
-      "learning_rate": schedule(_count_updates(state)),
       "skipped_steps": 1 - finite.astype(jnp.int32),
       **means.metrics,
     }
+    if schedule is not None:
+      metrics["learning_rate"] = schedule(_count_updates(state))
     if "skipped" in batch:
       metrics["skipped_images"] = batch["skipped"].sum()
     return next_state.replace(step=state.step + 1), metrics

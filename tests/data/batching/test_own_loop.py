@@ -15,6 +15,7 @@ from vit_jax import data
 from vit_jax.data.batching.own_loop import describe_data, open_data
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.run.settings import read_saved
+from vit_jax.runtime.printable import said_once
 
 DIGITS = data.DataSettings(name="digits")
 
@@ -123,11 +124,60 @@ def test_a_folder_and_one_side_describe_data(tmp_path):
     AttributeError, match=r"'classes'; .* source\.class_names"
   ):
     operator.attrgetter("classes")(source)
-  with pytest.raises(TypeError, match=r"'data'; as in vit_jax\.open_data\("):
-    operator.call(open_data, "my_photos")
 
 
-@pytest.mark.parametrize("given", [None, {"root": "my_photos"}])
+ASSUMED = 'the split "train", image_size=224, batch_size=32'
+
+
+@pytest.mark.parametrize(
+  "given, keywords, split, side, rows, said",
+  [
+    (["digits"], {}, "train", 224, 32, ASSUMED),
+    ([DIGITS], {}, "train", 224, 32, ASSUMED),
+    ([], {"dataset": "digits"}, "train", 224, 32, ASSUMED),
+    (["digits"], {"split": "val"}, "eval", 224, 32, "image_size=224, batch"),
+    (["eval", "digits"], {"size": 8}, "eval", 8, 32, "batch_size=32"),
+    (["digits", "validation", 8, 4], {}, "eval", 8, 4, ""),
+    (["training", "digits", 8], {"bs": 4}, "train", 8, 4, ""),
+  ],
+)
+def test_data_are_opened_as_other_libraries_do(
+  given, keywords, split, side, rows, said, capsys
+):
+  said_once.clear()
+  source, batches = operator.call(open_data, *given, **keywords)
+  with batches:
+    batch = next(iter(batches))
+  assert batch["image"].shape == (rows, side, side, 3)
+  assert len(source) == (1438 if split == "train" else 359)
+  told = " ".join(capsys.readouterr().err.split())
+  assert said in told if said else "takes what was not given" not in told
+
+
+@pytest.mark.parametrize(
+  "given, said",
+  [
+    ([], "data is missing: give a folder"),
+    (["train"], "data is missing: give a folder"),
+    (["test", None], "data is missing: give a folder"),
+    (["half", "digits"], "split='half' is unknown; use"),
+    (["digits", "digits"], "split='digits' is unknown; use"),
+  ],
+)
+def test_without_data_or_with_another_split_nothing_is_opened(given, said):
+  with pytest.raises(ValueError, match=said):
+    operator.call(open_data, *given)
+
+
+def test_a_folder_named_as_a_split_is_data_beside_one(tmp_path, monkeypatch):
+  write_noise(tmp_path / "train", "a", "b", count=4)
+  monkeypatch.chdir(tmp_path)
+  source, batches = open_data("train", "train", 8, 2)
+  batches.close()
+  assert source.class_names == ("a", "b")
+
+
+@pytest.mark.parametrize("given", [{"root": "my_photos"}, 3])
 def test_data_are_described_by_settings(given):
   with pytest.raises(ValueError, match=r"^data=.*give vit_jax\.DataSettings"):
     open_data("train", given, (8, 8), 4)

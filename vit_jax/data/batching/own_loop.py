@@ -9,6 +9,7 @@ from vit_jax.data.batching.workers import BatchIterator
 from vit_jax.data.example import ImageSpec, Source, Window, sides
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.letters import without_tokens
+from vit_jax.data.reading.places import settings_of
 from vit_jax.data.reading.sources import open_source
 from vit_jax.data.settings import (
   DataSettings,
@@ -22,19 +23,38 @@ from vit_jax.data.transforming.transforms import (
 )
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.runtime import hints
+from vit_jax.runtime.printable import quoted, say_once
 from vit_jax.runtime.settings import to_dict
+
+Split = Literal["train", "eval", "test"]
+Data = DataSettings | str | os.PathLike[str]
+
+
+_SIDE, _BATCH = 224, 32  # The images and batches that `open_data` assumes.
+_SPLITS: dict[str, Split] = {
+  **{name: name for name in ("train", "eval", "test")},
+  **dict.fromkeys(("training",), "train"),
+  **dict.fromkeys(("val", "valid", "validation"), "eval"),
+}
 
 
 @hints.accepts(
   'vit_jax.open_data("train", "my_photos", (224, 224), 32), where "eval" and '
   '"test" are the other splits',
+  same={
+    **dict.fromkeys(("size", "img_size", "target_size"), "image_size"),
+    **dict.fromkeys(("bs", "batch"), "batch_size"),
+    **dict.fromkeys(("folder", "root", "path", "dataset"), "data"),
+    "subset": "split",
+  },
   keys="DataSettings",
+  first_by_name=True,
 )
 def open_data(
-  split: Literal["train", "eval", "test"],
-  data: DataSettings | str | os.PathLike[str],
-  image_size: int | tuple[int, int],
-  batch_size: int,
+  split: Split | Data = "",
+  data: Data | Split = "",
+  image_size: int | tuple[int, int] | None = None,
+  batch_size: int | None = None,
   *,
   transform: TrainTransformSettings | EvalTransformSettings | None = None,
   window: Window | None = None,
@@ -61,11 +81,14 @@ def open_data(
   (1438, (8, 16, 16, 3), (8,))
 
   Args:
-    split: "train", "eval", or "test", as for `open_source`.
-    data: A folder of class folders, or the settings of other data, such as
-      `DataSettings(name="digits")`.
-    image_size: Height and width of the images, or one side of square ones.
-    batch_size: Examples of a batch, over all hosts.
+    split: "train", "eval" ("val" and "validation" are the same), or "test",
+      which only folders have. The data may stand before the split. By default
+      it is "train"; a line says what is assumed, for the sizes too.
+    data: A folder of class folders, "digits", or the settings of other data,
+      such as `DataSettings(name="cifar10")`.
+    image_size: Height and width of the images, or one side of square ones, by
+      default 224.
+    batch_size: Examples of a batch, over all hosts, by default 32.
     transform: Crop and augmentation, `TrainTransformSettings` for "train" and
       `EvalTransformSettings` for the other splits; None takes the defaults of
       that class.
@@ -93,24 +116,38 @@ def open_data(
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
-  if isinstance(data, str | os.PathLike):
-    data = DataSettings(root=os.path.expanduser(os.fspath(data)))
+  chosen_split, settings = _split_and_data(split, data)
+  assumed = []
+  if chosen_split is None:
+    chosen_split = "train"
+    assumed.append('the split "train"')
+  if image_size is None:
+    image_size = _SIDE
+    assumed.append(f"image_size={_SIDE}")
+  if batch_size is None:
+    batch_size = _BATCH
+    assumed.append(f"batch_size={_BATCH}")
+  if assumed:
+    say_once(
+      f"vit_jax.open_data takes what was not given: {', '.join(assumed)}."
+    )
   if isinstance(image_size, int):
     image_size = image_size, image_size
-  source = _source(split, data)
+  source = _source(chosen_split, settings)
   image_spec = ImageSpec(channels, window)
   image_loader = make_loader(
     loader,
-    photographs=data.photographs,
+    photographs=settings.photographs,
     image_size=image_size,
     process_index=process_index,
     process_count=process_count,
   )
-  kind = TrainTransformSettings if split == "train" else EvalTransformSettings
+  is_train = chosen_split == "train"
+  kind = TrainTransformSettings if is_train else EvalTransformSettings
   chosen = transform or kind()
   if not isinstance(chosen, kind):
     raise ValueError(
-      f'transform of the split "{split}" must be {kind.__name__}.'
+      f'transform of the split "{chosen_split}" must be {kind.__name__}.'
     )
   if isinstance(chosen, EvalTransformSettings):
     images = make_eval_transform(image_size, chosen, image_spec)
@@ -150,9 +187,35 @@ def describe_data(
   }
 
 
-def _source(
-  split: Literal["train", "eval", "test"], data: DataSettings
-) -> Source:
+def _split_and_data(*given: Any) -> tuple[Split | None, DataSettings]:
+  """The split, None if there is none, and the data, in any order.
+
+  Raises ValueError if there are no data, or the split is unknown.
+  """
+  first, second = (None if isinstance(x, str) and not x else x for x in given)
+  if first is None or (_is_split(second) and not _is_split(first)):
+    first, second = second, first
+  if second is None and not _is_split(first):
+    first, second = second, first  # The data alone.
+  if second is None:
+    raise ValueError(
+      "data is missing: give a folder of images after the split, as in "
+      'vit_jax.open_data("train", "my_photos"), or "digits".'
+    )
+  if first is not None and not _is_split(first):
+    raise ValueError(
+      f'split={quoted(first)} is unknown; use "train", "eval" or "test".'
+    )
+  if isinstance(second, str | os.PathLike):
+    second = settings_of(second)
+  return None if first is None else _SPLITS[first], second
+
+
+def _is_split(value: Any) -> bool:
+  return isinstance(value, str) and value in _SPLITS
+
+
+def _source(split: Split, data: DataSettings) -> Source:
   """Opens the split; captions are read as letters, without a tokenizer."""
   kind = getattr(data, "label_kind", None) or SINGLE
   return open_source(split, data, without_tokens(kind))

@@ -1,10 +1,10 @@
 """Tells what a path leads to: images, packed images, or a file of labels."""
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vit_jax.data.reading.folders import images_below, subfolders
-from vit_jax.data.settings import LABEL_FILES
+from vit_jax.data.settings import LABEL_FILES, DataSettings
 from vit_jax.runtime.printable import printable_path
 
 
@@ -45,6 +45,19 @@ def place_of(path: str) -> Place | None:
   if os.path.isfile(path) and path.lower().endswith(LABEL_FILES):
     return Place("labels_file", "the file of labels")
   return None
+
+
+def settings_of(path: str | os.PathLike[str]) -> DataSettings:
+  """The settings of the data at a path, or of the digits, by their name.
+
+  Raises ValueError as `place_of` does.
+  """
+  path = os.path.expanduser(os.fspath(path))
+  if path == "digits" and not os.path.lexists(path):
+    return DataSettings(name=path)
+  place = place_of(path)
+  field: Any = {place.key if place else "root": path}
+  return DataSettings(**field)
 
 
 def refuse_run(path: str) -> None:
