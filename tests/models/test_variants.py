@@ -11,7 +11,6 @@ import pytest
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
 from vit_jax.models import from_fields, to_fields, variant_of
 from vit_jax.models.variants import describe
-from vit_jax.runtime.printable import said_once
 
 # Layers, hidden size, MLP size and heads, by Table 1 and the papers after it.
 TABLE = {
@@ -150,13 +149,21 @@ def test_a_field_is_known_by_its_names_elsewhere(others, ours):
 
 
 @pytest.mark.parametrize("name", ["image_size", "img_size"])
-def test_the_size_of_images_is_said_not_to_be_kept(name, capsys):
-  said_once.clear()
-  assert make_model("Ti/16", **{name: 32}) == make_vit("Ti/16")
-  assert make_model("R50x1", **{name: 32}) == make_resnet("R50x1")
-  said = " ".join(capsys.readouterr().err.split())
-  assert said.count("does not keep image_size=32") == 1
-  assert "vit_jax.init_params(model, key, 32)" in said
+@pytest.mark.parametrize("variant", ["Ti/16", "R50x1"])
+def test_the_size_of_images_is_said_not_to_be_kept(name, variant):
+  said = r"not keep image_size=32: vit_jax\.init_params\(model, key, 32\) draws"
+  with pytest.warns(UserWarning, match=said) as warned:
+    model = operator.call(make_model, variant, **{name: 32})
+  assert model == make_model(variant)
+  assert len(warned) == 1
+
+
+def test_a_variant_is_needed():
+  for make in (make_model, make_vit, make_resnet):
+    with pytest.raises(
+      TypeError, match=r'as in vit_jax\.make_vit\("B/16", num'
+    ):
+      operator.call(make, num_labels=3)
 
 
 def test_the_name_of_a_variant_is_no_field():

@@ -8,8 +8,9 @@ import numbers
 import re
 import types
 import typing
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -19,7 +20,6 @@ from vit_jax.models.grid import check_depth
 from vit_jax.models.layer import DTYPE_FIELDS
 from vit_jax.models.model import Model
 from vit_jax.models.vit import BaseVit, Vit
-from vit_jax.runtime import hints
 
 if TYPE_CHECKING:
   from vit_jax.models.resnet import ResNet
@@ -103,14 +103,39 @@ _OTHER_NAMES = {
   }.items()
   for other in others.split()
 }
-_by_other_names = functools.partial(hints.accepts, same=_OTHER_NAMES)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _by_other_names(make: Callable[P, R]) -> Callable[P, R]:
+  """Lets a function take its arguments by the names in `_OTHER_NAMES` too.
+
+  It raises TypeError if one is given by two names, or there is no variant.
+  """
+
+  @functools.wraps(make)
+  def call(*args: P.args, **keywords: P.kwargs) -> R:
+    given: dict[str, Any] = {}
+    for name, value in keywords.items():
+      ours = _OTHER_NAMES.get(name, name)
+      if ours in given or (ours != name and ours in keywords):
+        raise TypeError(f"{ours} is given twice: leave {name} out.")
+      given[ours] = value
+    if not args and "variant" not in given:
+      raise TypeError(
+        "a variant is missing: give its size and its patches, as in "
+        'vit_jax.make_vit("B/16", num_classes=10).'
+      )
+    return cast(Any, make)(*args, **given)
+
+  return call
 
 
 class OwnBlockError(ValueError):
   """A description names a class of layers that only the caller can give."""
 
 
-@_by_other_names('vit_jax.make_vit("B/16", num_classes=10)')
+@_by_other_names
 def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   """A Vision Transformer of Table 1, or its hybrid with R50.
 
@@ -126,7 +151,7 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
       libraries' names for them, such as `depth` or `embed_dim`. `block` may be
       a name: a file of `vit_jax.families`, which makes an `ExtendedVit`,
       "axial", or "package.module:Class", which is imported. An `image_size` is
-      not kept, which a line says, as a model takes images of any size.
+      not kept, which a warning says, as a model takes images of any size.
 
   Raises:
     TypeError: if there is no variant, or a field is given by two names.
@@ -183,16 +208,14 @@ def _plain_name(variant: str, patch_size: int | None) -> str:
 
 
 def _without_image_size(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields without the size of images, of which a line is printed."""
+  """The fields without the size of images, of which a warning is given."""
   if "image_size" in fields:
-    # Imported here, as most models are made without it.
-    from vit_jax.runtime.printable import say_once
-
     size = fields["image_size"]
-    say_once(
+    warnings.warn(
       "A model takes the size of its images from them, so it does not keep "
       f"image_size={size}: vit_jax.init_params(model, key, {size}) draws "
-      "parameters for it."
+      "parameters for it.",
+      stacklevel=4,
     )
   return {name: value for name, value in fields.items() if name != "image_size"}
 
@@ -251,7 +274,7 @@ def _name_of(kind: Any) -> str | None:
   return names.get(_path(kind)) if isinstance(kind, type) else None
 
 
-@_by_other_names('vit_jax.make_resnet("R50x1", num_classes=10)')
+@_by_other_names
 def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
@@ -274,7 +297,7 @@ def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
   return _build(_import_class(_KINDS["ResNet"]), num_classes, defaults | fields)
 
 
-@_by_other_names('vit_jax.make_model("B/16", num_classes=10)')
+@_by_other_names
 def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
   """Calls `make_resnet` for names such as "R50x1", else `make_vit`.
 
