@@ -161,7 +161,7 @@ def test_pack_says_how_a_table_was_read(tmp_path, capsys):
   "table, says",
   [
     ("file,x,y\na/0.png,1.5,u", "be it: x, y. Call the one with the classes"),
-    ("file,x,y\na/0.png,1,1\na/1.png,0,1", "single 1: a packed image has one"),
+    ("file,x,y\na/0.png,1,1\na/1.png,0,1", "each row: a packed image has one"),
     ("file,x,y\na,?,1\nb,0,1\nc,1,1", "besides. A packed image has one c"),
     ("file,label\nq.png,u", "names are read from the folder of the table on"),
     ("file,label\n0.png,u\n1.png,u\nq.png,v", "most are in .*: write the nam"),

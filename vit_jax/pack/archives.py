@@ -9,7 +9,7 @@ from typing import IO, Any
 from etils import epath
 
 from vit_jax.data.reading.folders import EXTENSIONS, is_byproduct
-from vit_jax.runtime.printable import one_line, say
+from vit_jax.runtime.printable import counted, one_line, say
 
 MOST_TEXT = 2**24
 """The most bytes of a member that is read whole; headers may claim any size."""
@@ -29,8 +29,8 @@ class HiddenImages:
     """Prints a line about them, if there are any."""
     if self.count:
       say(
-        f"{self.first} and others like it, {self.count:,} in all, are hidden "
-        "files or by-products of a system: they are left out, as in folders."
+        "hidden files and by-products of a system are left out, as in folders: "
+        f"{counted(self.count, 'image')}, such as {self.first}."
       )
 
 

@@ -228,9 +228,9 @@ def test_columns_with_a_single_1_are_the_classes(tmp_path):
   [
     (
       "1, 1, 0",
-      "line 13 has 2 times 1 in the columns healthy, rust, scab, as 1 of",
+      "line 13 has 2 times 1 in the columns healthy, rust, scab, and 1 of",
     ),
-    ("0, 0, 0", "line 13 has no 1 in the columns healthy, rust, scab, as 1 of"),
+    ("0, 0, 0", "line 13 has no 1 in the columns healthy, rust, scab, and 1"),
     (
       "0, 2, 0",
       "takes one, or those of .* 13 has rust='2', .* or 1; data.task=reg",

@@ -77,9 +77,9 @@ def places_of_ones(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
     fail(
       rows[first].place,
       f"has {what} in the columns "
-      f"{list_columns(columns)}, as {len(odd):,} of "
-      f"{len(rows):,} rows have none or several, and data.task=classification "
-      "takes a single 1: data.task=multilabel takes any number",
+      f"{list_columns(columns)}, and {len(odd):,} of {len(rows):,} rows have "
+      "none or several; data.task=classification takes a single 1 in each row: "
+      "data.task=multilabel takes any number",
     )
   return bits.argmax(axis=1).astype(np.int32)
 
