@@ -211,7 +211,7 @@ def test_a_table_of_several_labels_is_not_to_be_read_as_such(tmp_path):
   settings = replaced(ProbeSettings(), {"data.root": str(tmp_path)})
   settings = replaced(settings, {"data.labels_file": str(tmp_path / "l.csv")})
   with pytest.raises(
-    ValueError, match="single 1: a probe takes one cl"
+    ValueError, match="each row: a probe takes one cl"
   ) as error:
     probe_checkpoint("runs/mine", settings)
   assert "multilabel" not in str(error.value)
