@@ -99,7 +99,7 @@ class ParquetImages(Source):
     return np.concatenate([labels for _, labels, _ in read])
 
   def _read_labels(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields the path of each file, its labels, and whether each is empty.
+    """Yields each file's path, its labels, (n,), and which of them are missing.
 
     Raises ValueError if a column of labels does not hold whole numbers.
     """

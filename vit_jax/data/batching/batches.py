@@ -148,6 +148,7 @@ class TrainBatches(_Batches):
   ) -> dict[str, Any]:
     """The arrays of an example, or of the next one that is readable.
 
+    `example` is the one at `index`, or the error that reading it raised.
     `make_rng` returns a generator at the start of this row's stream. A line on
     each example that could not be read is added to `unreadable`.
     """

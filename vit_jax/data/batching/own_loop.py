@@ -81,9 +81,9 @@ def open_data(
   (1438, (8, 16, 16, 3), (8,))
 
   Args:
-    split: "train", "eval" ("val" and "validation" are the same), or "test",
-      which only folders have. The data may stand before the split. By default
-      it is "train"; a line says what is assumed, for the sizes too.
+    split: "train", "eval" ("val" and "validation" are the same), or "test", as
+      for `open_source`. The data may stand before the split. By default it is
+      "train"; a line says what is assumed, for the sizes too.
     data: A folder of class folders, "digits", or the settings of other data,
       such as `DataSettings(name="cifar10")`.
     image_size: Height and width of the images, or one side of square ones, by
@@ -188,7 +188,7 @@ def describe_data(
 
 
 def _split_and_data(*given: Any) -> tuple[Split | None, DataSettings]:
-  """The split, None if there is none, and the data, in any order.
+  """The split, None if there is none, and the data, which come in any order.
 
   Raises ValueError if there are no data, or the split is unknown.
   """

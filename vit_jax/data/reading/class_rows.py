@@ -21,7 +21,7 @@ _NAMED = 12  # Labels that a message names.
 
 
 def fit(columns: Sequence[str], rows: Sequence[Row]) -> tuple[Names, Encode]:
-  """The names of the classes, and a function that encodes rows.
+  """The names of the classes, and a function from rows to classes, int32 (N,).
 
   Raises ValueError if a row has no class or several, or all have the same one.
   """

@@ -244,7 +244,7 @@ def _only_folder_of_classes(
 def _paths_of_splits(
   root: bytes, names: Sequence[bytes]
 ) -> dict[str, list[bytes]]:
-  """For each split, the path from its folder down to that of its classes.
+  """For each split, the folders from its own down to that of its classes.
 
   It is empty if there are no splits: a class may be called "test" too, and its
   folder holds images, not folders. Raises ValueError as `find_layout` does.
@@ -298,9 +298,10 @@ def surest_splits(root: bytes, found: Sequence[SplitName]) -> dict[str, bytes]:
 def _paths_to_classes(
   root: bytes, found: Sequence[SplitName]
 ) -> dict[bytes, list[bytes]]:
-  """The path from the folder of each split down to that of its classes.
+  """The folders from that of each split down to that of its classes, by name.
 
-  A single folder in a split is a class if another split has it among several.
+  The name is that of the split's own folder. A single folder in a split is a
+  class if another split has it among several.
   """
   classes: set[bytes] = set()
   for one in found:
