@@ -100,7 +100,7 @@ def _plan(
   seed: int,
   shard_bytes: int,
 ) -> tuple[dict[str, int], dict[str, Any]]:
-  """The number of each split's shards, and the plan, for `notes.settle_plan`."""
+  """Each split's number of shards, and the plan, for `notes.settle_plan`."""
   counts: dict[str, int] = {}
   of_splits = {}
   for split, source in splits.items():
