@@ -136,8 +136,8 @@ def cost(
   """Compiles a lowered step; returns a row of its costs, and its HLO's text.
 
   `images` is the number per device, and `gflops` is per image. Raises
-  DoesNotFit if the step needs more memory than a device has, and NotCompiled
-  if the compiler fails otherwise.
+  DoesNotFit if the step needs more memory than a device has, NotCompiled if the
+  compiler fails otherwise, and ValueError if it has estimated no cycles.
   """
   start = time.perf_counter()
   try:

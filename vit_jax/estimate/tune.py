@@ -342,9 +342,9 @@ def measure_once(
 def _files(settings: Settings) -> list[tuple[str, int, int]]:
   """(name, bytes, time in ns) of the local files that decide the model.
 
-  The time is that of the last modification.
-  Of a folder, these are its JSON files, such as a published model's
-  `config.json`; its other files do not change what is compiled.
+  The time is that of the last modification. Of a folder, only the JSON files
+  count, such as a published model's `config.json`; its other files do not
+  change what is compiled.
   """
   task = (settings.data.task or "").partition(":")[0]  # It may name a file.
   files: list[pathlib.Path] = []

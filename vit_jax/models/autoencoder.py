@@ -12,15 +12,22 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from vit_jax.models.composed import Composed, Needs, encoder_of
-from vit_jax.models.layer import LayerConfig, dense, layer_norm, make_blocks
+from vit_jax.models.layer import (
+  LayerConfig,
+  Layers,
+  dense,
+  layer_norm,
+  make_blocks,
+)
 from vit_jax.models.model import Inputs, check_size
 from vit_jax.models.partitioning import with_axes
 from vit_jax.models.parts import DECODER, Part, Stack
 from vit_jax.models.patches import Layout, Patches
-from vit_jax.models.position import Positions
+from vit_jax.models.position import Grid, Positions
 from vit_jax.models.tokens import Tokens
 from vit_jax.models.vit import EncoderBlock
 
@@ -196,7 +203,7 @@ class Decoder(nn.Module):
       z = tokens.z
     return predict(norm(z[:, first:]))
 
-  def _positions(self, grid: Any, dtype: Any, places: Any) -> Any:
+  def _positions(self, grid: Grid, dtype: DTypeLike, places: Any) -> Array:
     """The `sincos` of the patches at `places`, (b, K, D).
 
     They are zeros if the decoder adds no positions.
@@ -210,7 +217,7 @@ class Decoder(nn.Module):
       positions = positions_at(sincos(h, w, D).astype(dtype), places)
     return positions if self.positions else jnp.zeros_like(positions)
 
-  def _layers(self, train: bool) -> Any:
+  def _layers(self, train: bool) -> Layers:
     """The decoder's layers, as functions of tokens to call in turn."""
     sizes = self.num_heads, self.mlp_size, self.config
     none: list[Any] = [None] * self.num_layers

@@ -334,6 +334,7 @@ def make_blocks(
     return [functools.partial(_scan_layers(runner(), vit.num_layers), block, R)]
 
   def run_layer(layer: int, tokens: Tokens) -> Tokens:
+    """The output of layer number `layer`, after adding any positions it has."""
     E_pos = tokens.E_pos if layer else None
     table = positions.added[layer]
     if table is not None:

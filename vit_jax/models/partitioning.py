@@ -180,6 +180,7 @@ class Dense(nn.Dense):
   scale: Any = None
 
   def param(self, name: str, init_fn: Callable, *args, **kwargs) -> Any:
+    """The kernel or the bias, scaled, cast and gathered for the product."""
     value: Any = super().param(name, init_fn, *args, **kwargs)
     if self.scale is not None:
       value = value * jnp.broadcast_to(self.scale, value.shape)

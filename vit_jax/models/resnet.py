@@ -5,6 +5,7 @@ ResNet v1.5 with group norm in place of batch norm and weight-standardised
 convolutions (arXiv:1903.10520).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -143,7 +144,9 @@ class ResNet(Model):
 
 
 def group_norm(
-  dtype: Any = jnp.float32, scale_init=nn.initializers.ones_init(), **fields
+  dtype: DTypeLike = jnp.float32,
+  scale_init: Callable[..., Array] = nn.initializers.ones_init(),
+  **fields: Any,
 ) -> nn.GroupNorm:
   """A group norm with 32 groups; `fields` are others of `nn.GroupNorm`."""
   return nn.GroupNorm(

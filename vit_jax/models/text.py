@@ -21,6 +21,7 @@ from vit_jax.models.attention import Msa
 from vit_jax.models.layer import (
   REMATS,
   LayerConfig,
+  Layers,
   Pooled,
   TokenValues,
   check_choice,
@@ -192,7 +193,7 @@ class TextTower(Model):
       E_pos = sincos1d(self.length, D)
     return (z + E_pos[None, : ids.shape[1]]).astype(self.dtype)
 
-  def _layers(self, train: bool) -> list:
+  def _layers(self, train: bool) -> Layers:
     """The layers, as functions of tokens to call in turn."""
     kind = CausalBlock if self.causal else EncoderBlock
     block = functools.partial(kind, self.num_heads, self.mlp_size, self._config)

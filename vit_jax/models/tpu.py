@@ -351,7 +351,7 @@ def attend_in_blocks(
   return y + jnp.where(has_key[..., None], b[None, None], b_out[None, None])
 
 
-def _both_biases(b_v: Any, W_out: Any, b_out: Any) -> Any:
+def _both_biases(b_v: Array | None, W_out: Array, b_out: Array) -> Array:
   """Both biases' contribution to the output of a query that sees a key, (D,).
 
   Its attention weights sum to 1, so the values' bias passes into each head's

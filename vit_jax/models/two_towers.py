@@ -170,14 +170,16 @@ class TwoTowers(Composed):
     y = self.pooled(images, train=train and not is_frozen)
     return _unit_length(self.representation(y), is_frozen)
 
-  def embed_texts(self, ids: Ids, *, train: bool = False) -> Any:
+  def embed_texts(
+    self, ids: Ids, *, train: bool = False
+  ) -> Float[Array, "B R"]:
     """The representations of texts, as unit vectors, (B, R)."""
     is_frozen = self._training_of(TEXT) == "frozen"
     y = self._text(ids, train=train and not is_frozen)
     return _unit_length(y, is_frozen)
 
   @nn.compact
-  def scale_and_bias(self) -> tuple[Any, Any]:
+  def scale_and_bias(self) -> tuple[Array, Array | None]:
     """The logarithm of the scale, and the bias or None."""
     log_scale = self._scalar(LOG_SCALE, self.first_log_scale)
     if self.first_bias is None:
@@ -225,7 +227,7 @@ def tower_of(path: str) -> str | None:
   return TEXT if within(path, TEXT) else IMAGE
 
 
-def _unit_length(y: Any, is_frozen: bool) -> Array:
+def _unit_length(y: Array, is_frozen: bool) -> Array:
   """Vectors y scaled to length 1, with no gradient if the tower is frozen."""
   return unit(jax.lax.stop_gradient(y) if is_frozen else y)
 

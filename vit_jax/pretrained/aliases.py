@@ -47,6 +47,7 @@ class Alias(NamedTuple):
 
     @functools.wraps(target)
     def call(*args: Any, **keywords: Any) -> Any:
+      """Calls our function with the positional arguments of the other's."""
       first, others = args[:1], args[1:]
       renamed = dict(zip(self.arguments, others, strict=False))
       itself = {self.itself: owner} if self.itself else {}

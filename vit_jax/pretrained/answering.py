@@ -27,6 +27,7 @@ from vit_jax.inference.reading import (
   without_query,
 )
 from vit_jax.inference.text_head import TextHead
+from vit_jax.models import Patches
 from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.formats.texts import NoTextTowerError
 from vit_jax.pretrained.opened import Opened
@@ -197,7 +198,7 @@ class Answering(Opened):
     np.put_along_axis(by_class, places, by_rank, axis=1)
     return by_class
 
-  def preprocess(self, images: Pictures) -> jax.Array:
+  def preprocess(self, images: Pictures) -> jax.Array | Patches:
     """Reads images, brings them to size and normalises them, for the model.
 
     As in `loaded.model.apply({"params": loaded.params}, loaded.preprocess(x))`.

@@ -172,7 +172,11 @@ def _open(
 def _open_safetensors(
   path: pathlib.Path, head: bytes, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """The arrays of a .safetensors file, which begins with `head`."""
+  """The arrays of a .safetensors file, which begins with `head`.
+
+  Raises UnreadableFileError if its header is too large, or an array is of a
+  type that is not read.
+  """
   size = int.from_bytes(head[:8], "little")
   if size > MAX_DIRECTORY_BYTES:
     raise UnreadableFileError(
@@ -200,7 +204,10 @@ def _open_safetensors(
 def _open_shards(
   path: pathlib.Path, files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """The arrays of all shards, from the path of their index."""
+  """The arrays of all shards, from the path of their index.
+
+  Raises UnreadableFileError if it is no index, or does not fit its shards.
+  """
   shard_of: Any = None
   with contextlib.suppress(*_INDEX_ERRORS):
     index = json.loads(read_regular(path, MAX_DIRECTORY_BYTES))
@@ -231,7 +238,11 @@ def _open_shards(
 def _open_siblings(
   path: pathlib.Path, shard: re.Match[str], files: contextlib.ExitStack
 ) -> dict[str, Stored]:
-  """The arrays of all shards, from the path of one and without their index."""
+  """The arrays of all shards, from the path of one and without their index.
+
+  `shard` is the match of `_SHARD` for the file's name. Raises
+  UnreadableFileError if a shard is missing, or two have an array of one name.
+  """
   count = int(shard["n"])
   with _name_in_errors(path):
     if count > _MOST_SHARDS:

@@ -43,8 +43,8 @@ def fetch_repository(name: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   files of `more` that exist are fetched too. open_clip's file of both towers is
   also fetched if `more` has open_clip's configuration and the other weights are
   timm's image tower alone. Raises ValueError or OSError if there is no such
-  repository, it has no safetensors, the download fails, or the library is not
-  installed.
+  repository, it has no weights or only pickles, the download fails, or the
+  library is not installed.
   """
   source = f"hf://{name}"
   if not (match := REPOSITORY.fullmatch(name)):

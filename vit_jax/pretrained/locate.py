@@ -166,6 +166,7 @@ def _from_address(
 def storage_url(location: str) -> str:
   """The https:// address of `bucket/object` in Google Cloud Storage.
 
+  With STORAGE_EMULATOR_HOST set, it is the object's address on that host.
   Raises ValueError if `location` names no object.
   """
   bucket, _, name = location.partition("/")

@@ -28,7 +28,8 @@ def count_items(
 ) -> int:
   """The number of items that the value at `at` consists of, itself included.
 
-  With `inside`, the items in extensions, which hold arrays, count as well.
+  The value has to end before `end`, both places in `content`. With `inside`,
+  the items in extensions, which hold arrays, count as well.
   Raises UnreadableFileError for more than `most`, or if the value is cut off.
   """
   left = 1

@@ -221,7 +221,7 @@ class Opened:
     return self.open_text()
 
   def read_params(self, shapes: Any = None) -> dict[str, Any]:
-    """Reads the parameters, and places them on devices.
+    """Reads the tree of parameters, and places them on devices.
 
     Args:
       shapes: A tree of shapes with shardings, which says where each parameter
@@ -316,7 +316,10 @@ def with_inputs(origin: Origin, inputs: Mapping[str, Any]) -> Origin:
 
 
 def with_preprocessing(loaded: Record, **changes: Any) -> Record:
-  """A copy with other fields of its preprocessing, such as `size` or `mean`."""
+  """A copy with other fields of its preprocessing, such as `size` or `mean`.
+
+  With a new `size`, images are no longer cut from a larger one (`cut_from`).
+  """
   if "size" in changes:
     changes["cut_from"] = None
   images = dataclasses.replace(loaded.preprocessing, **changes)

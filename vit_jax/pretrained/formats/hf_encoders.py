@@ -338,7 +338,10 @@ def is_encoder(vit: Any) -> bool:
 
 
 def reasons(vit: Any) -> list[str]:
-  """Why no family can express a model: the reasons of the closest one."""
+  """Why no family can express a model: the reasons of the closest family.
+
+  The result is [] if that family can.
+  """
   closest = _closest(equivalent(vit))
   return [
     f"as {closest.family.types[0]}, {reason}" for reason in closest.reasons

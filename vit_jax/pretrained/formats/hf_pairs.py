@@ -104,7 +104,7 @@ def equivalent(model: Any) -> Any:
 
 
 def reasons(model: Any) -> list[str]:
-  """Why no class of the library can express a pair."""
+  """Why no class of the library can express a pair; [] if one can."""
   image, text = _towers(model)
   kind = _kind(text)
   against = [*hf_encoders.reasons(image)]

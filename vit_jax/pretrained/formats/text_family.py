@@ -73,7 +73,7 @@ class TextFamily:
     return TextLayout(self.name, tower, rules, tower_shapes)
 
   def _is_of_tower(self, name: str, base: str) -> bool:
-    """Whether an array is the text tower's alone."""
+    """Whether an array is the text tower's, not the pair's or the images'."""
     if name.endswith("position_ids") or name in PAIR:
       return False
     if name.startswith(tuple(base + other for other in self.others)):

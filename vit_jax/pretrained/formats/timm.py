@@ -532,7 +532,7 @@ def equivalent(vit: Any) -> Any:
 
 
 def reasons(vit: Any) -> list[str]:
-  """Why timm cannot express a model."""
+  """Why timm cannot express a model; [] if it can."""
   one_layer = equivalent(vit).clone(num_layers=1)
   if one_layer.representation_size is not None:
     return ["it has a representation layer (pre_logits), and timm has none"]
@@ -563,7 +563,7 @@ def reasons(vit: Any) -> list[str]:
 
 
 def _is_mixed(vit: Any) -> bool:
-  """Whether none of timm's models combines its norms and its other parts."""
+  """Whether none of timm's models combines these norms and other parts."""
   inner = vit.norm_inner_msa or vit.norm_inner_mlp
   if vit.relative and (vit.parallel > 1 or not vit.norm_final):
     return True

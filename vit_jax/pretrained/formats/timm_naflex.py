@@ -335,7 +335,7 @@ def equivalent(vit: Any) -> Any:
 
 
 def reasons(vit: Any) -> list[str]:
-  """Why timm's `NaFlexVit` cannot express a model."""
+  """Why timm's `NaFlexVit` cannot express a model; [] if it can."""
   one_layer = vit.clone(num_layers=1)
   written = rules(one_layer)
   if lost := unmapped(one_layer, written):

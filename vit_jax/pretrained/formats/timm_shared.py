@@ -141,7 +141,8 @@ def positions(
 ) -> tuple[int | None, str]:
   """The number of patches that the positions are for, and their kind.
 
-  Either all tokens have positions, or only the patches. The argument
+  The kind is a value of `ExtendedVit.position`; (None, "none") is for no stored
+  positions. Either all tokens have positions, or only the patches. The argument
   `no_embed_class` tells; without it, the number of positions does, if
   `num_patches`, the number of patches of an image, is known. By timm's default
   all tokens have positions, except in most models with registers. Raises

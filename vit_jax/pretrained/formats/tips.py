@@ -94,7 +94,7 @@ def equivalent(vit: Any) -> Any:
 
 
 def reasons(vit: Any) -> list[str]:
-  """Why the format cannot express a model."""
+  """Why the format cannot express a model; [] if it can."""
   if not vit.extended:
     return ["it has no second class token, and tips always has two"]
   one_layer = equivalent(vit).clone(num_layers=1)
