@@ -74,7 +74,7 @@ def define_flags() -> None:
   flags.DEFINE_multi_string(
     "texts",
     [],
-    "Zero-shot classes: CLASS,CLASS, or a file with one a line.\n"
+    "Zero-shot: CLASS,CLASS, or a file with one class per line.\n"
     "Repeat the flag for texts that hold a comma.",
   )
   flags.DEFINE_multi_string(
@@ -91,7 +91,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "masks",
     None,
-    "Folder to write each pixel's class or number to.",
+    "Folder to write masks to, of each pixel's class or number.",
   )
   flags.DEFINE_integer(
     "short_side",

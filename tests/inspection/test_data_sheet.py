@@ -152,5 +152,7 @@ def test_captions_are_counted_and_shown(tmp_path, capsys):
 
 def test_packed_images_were_looked_at_before(tmp_path):
   (tmp_path / "dataset_info.json").touch()
-  with pytest.raises(ValueError, match="is packed, and each of its images was"):
+  with pytest.raises(
+    ValueError, match="is packed, and its images were decoded"
+  ):
     inspect_folder(str(tmp_path), InspectSettings(), str(tmp_path / "a.png"))

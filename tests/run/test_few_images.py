@@ -151,10 +151,10 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
     *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels"),
     "batch_size",
   }
-  assert why.startswith(", which has 24 training images (so few images tr")
-  assert why.endswith("; their classes measure the features by k-NN),")
+  assert why.startswith(", which has 24 training images (with so few, LoRA")
+  assert why.endswith("; k-NN measures the features by their classes),")
   chosen, why = few_images.continued(values | {"lora.rank": "0"})
-  assert "low-rank" not in why and "optimizer.peak_lr" not in chosen
+  assert "LoRA" not in why and "optimizer.peak_lr" not in chosen
   chosen, why = few_images.continued(values | {"lora.rank": "2"})
   assert "(LoRA takes a higher rate; " in why
   assert chosen["optimizer.peak_lr"] == "0.0002"
@@ -179,7 +179,7 @@ def test_high_resolution_fits_the_number_of_images_too(folder):
   assert 0.04 < share_of_first(momentum, 90) < 0.06
   chosen.pop("ema_decay")
   assert high_res == chosen
-  assert "in 90 steps the teacher" in why and "LoRA; with smaller" in why
+  assert "in 90 steps the teacher" in why and "all weights; with smaller" in why
 
 
 def fitted(count, **given):

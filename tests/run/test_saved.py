@@ -297,7 +297,7 @@ def test_the_data_set_of_the_run_is_no_other_folder(elsewhere):
 
 def test_another_folder_needs_a_run_on_class_folders(elsewhere, tmp_path):
   run = elsewhere("autoencoder", rate=0.75)
-  with pytest.raises(ValueError, match="task autoencoder: .* by --root=new, "):
+  with pytest.raises(ValueError, match="task autoencoder: give --root=new, "):
     evaluate_checkpoint(run, folder="new")
   (tmp_path / "new.csv").write_text("file,label\n0.png,a\n")
   with pytest.raises(ValueError, match="file of labels, and .* autoencoder: "):

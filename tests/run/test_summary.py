@@ -177,7 +177,7 @@ def test_a_run_without_checkpoints_says_so(config):
   assert "checkpoints" not in dict(header(plan, "runs/x"))
   config.update(save_every_epochs=0.0, save_every_steps=0)
   rows = dict(header(make_plan(read(config)), "runs/x"))
-  assert rows["checkpoints"].startswith("none, so that no weights are left: ")
+  assert rows["checkpoints"].startswith("none, so no weights will be left: ")
 
 
 PROBED = "; the head starts from a linear probe of the images"

@@ -182,7 +182,7 @@ def _arrays_in(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   if kinds != [("U", 0), ("U", 1), ("i", 2), ("f", 2)] or len(rows) != 1:
     raise ValueError("its arrays are of other types or lengths")
   if arrays["stamps"].shape[1] != 2 or not np.isfinite(arrays["vectors"]).all():
-    raise ValueError("its numbers are not those of vectors")
+    raise ValueError("its arrays have other shapes, or are not finite")
   return arrays
 
 
@@ -194,7 +194,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
   member = archive.getinfo(f"{name}.npy")
   is_stored = member.compress_type == zipfile.ZIP_STORED
   if not is_stored or member.file_size > size:
-    raise ValueError(f"its array {name!r} is packed, or claims too many bytes")
+    raise ValueError(f"its array {name!r} is compressed, or claims too much")
   with archive.open(member) as stream:
     np.lib.format.read_magic(stream)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)

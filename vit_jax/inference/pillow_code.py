@@ -137,6 +137,6 @@ def ids_code(tokenizer: Tokenizer) -> str:
   """Lines that make `ids` (1, T) of padding alone, for the user to replace."""
   return (
     "import numpy\n"
-    f"# In the place of these, give the ids that {tokenizer.file} gives.\n"
+    f"# In the place of these, put the ids that {tokenizer.file} gives.\n"
     f"ids = numpy.full((1, {tokenizer.length}), {tokenizer.pad}, numpy.int32)"
   )

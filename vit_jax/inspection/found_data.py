@@ -21,7 +21,7 @@ def open_found(root: str, data: DataSettings, labels: Labels) -> Splits:
   place = place_of(root)
   if place and place.is_packed:
     raise ValueError(
-      f"{root!r} is packed, and each of its images was decoded then: give the "
+      f"{root!r} is packed, and its images were decoded for that: give the "
       "folder or the file that it was packed from."
     )
   key = place.key if place else "root"

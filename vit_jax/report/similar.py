@@ -20,7 +20,9 @@ from vit_jax.runtime import command
 def define_flags() -> None:
   flags.DEFINE_string("out", "found", "Folder to write.")
   flags.DEFINE_multi_string(
-    "query", [], "Image or text whose nearest images to find."
+    "query",
+    [],
+    "Image, folder or text to search the nearest images of; repeatable.",
   )
   flags.DEFINE_integer(
     "neighbours", 5, "Number of nearest images to show.", 1, 1000

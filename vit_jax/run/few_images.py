@@ -124,7 +124,7 @@ def continued(
   if "data.root" in values:  # Only of a folder are labels left out.
     labelled = _splits(values, labels=True)
   if labelled and _total(labelled) == _total(splits):
-    why = "their classes measure the features by k-NN"
+    why = "k-NN measures the features by their classes"
     choices.append(({"data.labels": "True"}, why))
   chosen: dict[str, str] = {}
   reasons = []
@@ -234,7 +234,7 @@ def choices_of_count(
   rate = {"optimizer.peak_lr": f"{_LORA_RATE * settings.optimizer.peak_lr:.3g}"}
   if count < FEW and "lora.rank" not in values:
     keys = {"lora.rank": "8", **rate}
-    choices.append((keys, "so few images train only low-rank changes, LoRA"))
+    choices.append((keys, "with so few, LoRA is trained, not all weights"))
   elif count < FEW and values["lora.rank"] != "0":
     choices.append((rate, "LoRA takes a higher rate"))
   size = _batch(settings.batch_size, count)

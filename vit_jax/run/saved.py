@@ -462,8 +462,8 @@ def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
   root = os.path.expanduser(folder)
   if not os.path.isdir(root) and folder == data.name:
     raise ValueError(
-      f"{folder} is the data set of the run, which is evaluated on it where no "
-      "folder is given: leave it out."
+      f"{folder} is the data set of the run, and no folder: without a folder, "
+      "the run is evaluated on this data set, so leave it out."
     )
   return type(data)(root=root)
 

@@ -266,8 +266,8 @@ class _Leading(Section):
   )
   eval_pictures: int = setting(
     0,
-    "Number of examples to show in TensorBoard, with the confusion matrix if "
-    "there are labels.",
+    "Number of examples to draw for TensorBoard at each evaluation, with the "
+    "confusion matrix of classes.",
     must=NOT_NEGATIVE,
     needs="eval_every",
   )
@@ -301,7 +301,8 @@ class _Leading(Section):
   )
   profile_steps: int = setting(
     0,
-    "Number of steps to trace into workdir/profile, from the tenth on.",
+    "Number of steps to trace into workdir/profile, from the tenth step of a "
+    "start on.",
     must=NOT_NEGATIVE,
   )
   data: DataSettings = section(DataSettings)

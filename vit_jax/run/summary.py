@@ -103,7 +103,7 @@ def header(
   if average := _average(plan):
     rows.append(("average", average))
   if not plan.lengths.save_every:
-    text = "none, so that no weights are left: set save_every_epochs or _steps"
+    text = "none, so no weights will be left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
   return rows
 
@@ -401,7 +401,7 @@ def _since_start(
   if fallen:
     lines.append(
       f"By {' and '.join(fallen)} they are worse than those that the run began "
-      f"with: use {plan.settings.pretrained} as it is, or train with less "
+      f"with: use {plan.settings.pretrained} as it is, or train with a lower "
       "optimizer.peak_lr or with lora.rank=8."
     )
   return lines
@@ -422,7 +422,7 @@ def _kept_neighbours(plan: Plan, evaluated: Mapping[str, Any]) -> list[str]:
     lines.append(
       f"Fewer than {MOST_CHANGED:.0%} are kept, so the features have changed "
       "much, and may be worse: use the best checkpoint, "
-      f"{plan.settings.pretrained} as it is, or train with less "
+      f"{plan.settings.pretrained} as it is, or train with a lower "
       "optimizer.peak_lr or with lora.rank=8."
     )
   return lines

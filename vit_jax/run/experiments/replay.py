@@ -43,7 +43,7 @@ _CAUSES = {
   "params": "another optimizer, in code or settings",
   "gradient_norm": "other code of the backward pass",
   "loss": "another setting, code, checkpoint or start",
-  "batch/": "other data, another order, or another version that reads them",
+  "batch/": "other data or another order, or a library of another version",
   "seed": "another seed",
 }
 

@@ -322,8 +322,8 @@ def _read(workdir: epath.Path) -> dict | None:
   except (ValueError, LookupError, TypeError, RecursionError):
     pass
   raise ValueError(
-    f"{path} does not hold a row's result: remove it, and the row is taken "
-    "from its run again."
+    f"{path} does not hold a row's result: remove it, and the result is read "
+    "from the run again."
   )
 
 
