@@ -17,7 +17,11 @@ from vit_jax.tasks.outcome import Stream
 
 @runtime_checkable
 class Answer(Protocol):
-  """A model's answer to one image, as `inference.predictor.Prediction`."""
+  """A model's answer to one image, as `inference.predictor.Prediction`.
+
+  `index` and `probability` are those of the likeliest classes, and `values` the
+  numbers of a regression; what a task does not answer is ().
+  """
 
   @property
   def index(self) -> tuple[int, ...]: ...
@@ -42,16 +46,20 @@ class PixelFiles(Protocol):
   @property
   def ending(self) -> str: ...
 
-  def add(self, mask: np.ndarray) -> None:
+  def add(self, mask: np.ndarray, /) -> None:
     """Adds one more mask to the statistics."""
     ...
 
-  def save(self, mask: np.ndarray, out: Any) -> None:
+  def save(self, mask: np.ndarray, out: Any, /) -> None:
     """Writes a mask to an open file."""
     ...
 
-  def overlay(self, image: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The mask in colours, both uint8 (H, W, 3), which may show the image."""
+  def overlay(self, image: np.ndarray, mask: np.ndarray, /) -> np.ndarray:
+    """The mask (H, W) in colours, uint8 (H, W, 3).
+
+    The picture may show the image below the colours. `image` is uint8 (H, W,
+    3).
+    """
     ...
 
   def lines(self) -> list[str]:
@@ -87,7 +95,8 @@ class Answers:
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     """The parts of an answer, on the device.
 
-    They are `index` and `probability`, both (B, top), or `values`, (B, T).
+    They are `index` and `probability` of at most `top` classes, both (B, n), or
+    the `values` of all targets, (B, K).
     """
     raise NotImplementedError
 
@@ -118,17 +127,20 @@ class Answers:
     preprocessing: Preprocessing,
     short_side: int | None = None,
   ) -> Callable[[Any, np.ndarray], np.ndarray] | None:
-    """Makes the function that names the class of each pixel of an image.
+    """Makes the function that answers for each pixel of an image.
 
     It is a function from parameters and an image's pixels (H, W, C), of any
-    size, to its mask (H, W), or None if pixels get no answer. With
-    `short_side`, the image is resized to that shorter side and processed in
-    overlapping windows.
+    size, to the class or the number of each pixel (H, W); None if pixels get no
+    answer. With `short_side`, the image is resized to that shorter side and
+    processed in overlapping windows.
     """
     return None
 
   def pixel_files(self, names: Sequence[str]) -> "PixelFiles":
-    """A writer of the masks of `marker`; `names` are the names of classes."""
+    """A writer of the answers of `marker`.
+
+    `names` are the names of the classes, or the name of the numbers.
+    """
     raise NotImplementedError
 
   def leaf_in_unit(self, path: str, array: np.ndarray) -> np.ndarray:
@@ -147,7 +159,7 @@ class Answers:
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., Any] | None:
-    """Makes the function from parameters to temperatures fitted on the split.
+    """Makes a function from (params, track) to a `Calibration` on the split.
 
     It is None if the answers are not the probabilities of the model's logits.
     """

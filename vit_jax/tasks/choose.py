@@ -142,8 +142,9 @@ def saved(
   `given` is the user's own task, as "file.py:Class", if the description names
   one: a class is never imported because a checkpoint names it.
 
-  Raises OwnTaskError if the description names a class, and `given` is None or
-  another class, and ValueError if the description is damaged.
+  Raises OwnTaskError if `given` is another task than that of the description,
+  or None where the description names a class, and ValueError if the description
+  is damaged.
   """
   name, names_own = _task_name(description)
   if names_own and given is None:
@@ -190,11 +191,12 @@ def _sections(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _task_name(description: Mapping[str, Any]) -> tuple[str, bool]:
-  """The name of a description's task, and whether it is the user's own class.
+  """The task that a description names, and whether it is the user's own class.
 
   The entry `task` names a class of the user's own, and `targets` a task of this
-  package. Without either, it is classification, unless a section of the
-  configuration enables another task. Raises ValueError if the name is unknown.
+  package; without either it is classification. A section of the configuration
+  may enable another task of this package, which callers ask of `_enabled_task`.
+  Raises ValueError if the name is unknown.
   """
   if (own_class := description.get("task")) is not None:
     return own_class, True
@@ -224,7 +226,7 @@ def is_own(task: Task) -> bool:
 
 
 def model_of(task: Task, fields: Mapping[str, Any]) -> Model:
-  """Builds a task's model from the fields that its description has.
+  """Builds a task's model from the fields in a checkpoint's description.
 
   Raises ValueError as `from_fields` does.
   """
@@ -236,7 +238,8 @@ def model_of(task: Task, fields: Mapping[str, Any]) -> Model:
 def record(task: Task) -> dict[str, Any]:
   """The entries of a checkpoint's description about a task, as JSON.
 
-  A class of the user's own is named, with the score to find the best by.
+  If the task is a class of the user's own, they name the class, and the metric
+  by which the best checkpoint is found.
   """
   facts = task.facts()
   entries: dict[str, Any] = {"targets": facts} if facts else {}

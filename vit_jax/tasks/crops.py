@@ -78,7 +78,10 @@ def check_small_size(
 
 
 def check_side(given: str, side: int, model: Any) -> None:
-  """Raises ValueError, about what is `given`, if no patches fill a side."""
+  """Raises ValueError unless patches fill a side, which is in pixels.
+
+  `given` is the start of the message, such as "lejepa.small_size=100".
+  """
   P = model.stride
   if side % P:
     fits = side // P * P
@@ -89,9 +92,10 @@ def check_side(given: str, side: int, model: Any) -> None:
 
 
 def check_positions(several_sizes: Any, model: Any) -> None:
-  """Raises ValueError if the model's positions fit one size of images alone.
+  """Raises ValueError if crops have several sizes, and positions fit one alone.
 
-  That is an error if crops have several sizes.
+  Learned positions fit one size of images if the model has no `position_grid`
+  from which to resize them.
   """
   learned = model.num_layers and model.position.startswith("learned")
   if several_sizes and learned and not model.position_grid:

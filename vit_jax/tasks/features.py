@@ -154,8 +154,8 @@ class FeaturesOutcome(SumsOutcome):
       "The features may have collapsed: all images get nearly the same "
       f"features (deviation {scores['deviation']:.3f} of at most 1, rank "
       f"{rank:.1f}). "
-      "At first that is normal; if these do not rise, or fell, lower "
-      f"optimizer.peak_lr{self.advice}."
+      "At first that is normal; if these numbers do not rise, or have fallen, "
+      f"lower optimizer.peak_lr{self.advice}."
     )
     return [line]
 

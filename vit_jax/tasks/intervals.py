@@ -25,7 +25,7 @@ class Interval(NamedTuple):
     return self.low <= other.high and other.low <= self.high
 
   def __str__(self) -> str:
-    """Such as "67 to 84 %"; with a decimal where a whole number says little."""
+    """Such as "67 to 84 %"; with a decimal below a width of 5 points."""
     digits = 0 if self.high - self.low >= 0.05 else 1
     return f"{100 * self.low:.{digits}f} to {100 * self.high:.{digits}f} %"
 
@@ -73,8 +73,9 @@ def of_resampled_folds(
   """The interval of any score of the answers to `parts` folds.
 
   It is a bootstrap's (Efron, 1979), from draws of answers with replacement.
-  Each draw has as many answers as the folds' answers are worth independent
-  ones, as in `of_folds`. The draws are the same each time.
+  Answers to folds are worth fewer independent ones, as `of_folds` says: a draw
+  has as many answers as `count` of them are worth. The draws are the same each
+  time.
 
   Args:
     score: A function from indices of answers to their score, which may be NaN.

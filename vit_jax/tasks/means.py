@@ -15,16 +15,17 @@ from vit_jax.tasks.metrics import Measure
 from vit_jax.tasks.outcome import Outcome, check_readable
 from vit_jax.training.losses import Objective, StepContext
 
-_ROUNDING = 1e-5  # Variance of equal answers, as a share of their squares.
+# Equal answers have at most this variance, as a share of their mean square.
+_ROUNDING = 1e-5
 
 
 def means(objective: Objective, model: nn.Module, score: str) -> Measure:
   """Returns the measure of a model by the objective that trained it.
 
   What the objective draws depends on the number of the batch alone, so that
-  every evaluation draws the same. It must not couple the examples of a batch,
-  since some rows of the last batch are padding. `score` is the key of its
-  score.
+  every evaluation draws the same. The objective must not couple the examples of
+  a batch, since some rows of the last batch are padding. `score` is the key of
+  the objective's score.
   """
 
   def compute(
@@ -52,8 +53,9 @@ def sums_of(
 ) -> dict[str, Array]:
   """Sums over the examples of a batch that count, and their number.
 
-  An example whose loss is not finite is counted as `unanswered`. With
-  `answers`, `is_constant` can tell from the sums whether all are alike.
+  `each` has further values of each example by their keys. An example whose loss
+  is not finite is counted as `unanswered`. With `answers`, `is_constant` can
+  tell from the sums whether all answers are alike.
   """
   counts = batch["mask"] > 0
   summed = {"loss": loss, **each}
@@ -104,7 +106,7 @@ class SumsOutcome(Outcome):
 
   @property
   def examples(self) -> int:
-    """The examples that were read; raises ValueError if there are none."""
+    """How many examples were read; raises ValueError if none was."""
     examples = int(self.totals["examples"])
     check_readable(examples)
     return examples

@@ -1,4 +1,4 @@
-"""Metrics are sums that add up, and one loop adds those of a split's batches.
+"""Metrics of batches, and the one loop that adds them up over a split.
 
 A task's `Measure` says what is computed on a batch. The measurement of some
 examples is a `Metric`: the metrics of two parts of a split add up to that of
@@ -51,7 +51,7 @@ class Measure:
       default the parts are these arrays. `detail` and `examples` are those of
       an `Evaluator`.
     beside: A function from (params, track) to parts that are measured on
-      another split, and added to those of this one.
+      another split, and stand beside those of this one under other names.
     frozen: Further arguments of `compute`, such as a teacher's parameters.
   """
 
@@ -164,8 +164,9 @@ class Evaluator:
   ) -> Outcome:
     """Evaluates every example of the split once; returns the outcome.
 
-    Without `detail`, the outcome has no more than `metrics` and `by_class`;
-    with `examples`, it can `write`. Raises ValueError if no image can be read.
+    Only `metrics`, `by_class` and `chance` of the outcome are sure to work
+    without `detail`, and `write` without `examples` is not. Raises ValueError
+    if no image can be read.
     """
     return self.metric(params, track, detail=detail, examples=examples).result()
 

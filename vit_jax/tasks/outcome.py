@@ -85,7 +85,8 @@ class Chart:
   Attributes:
     kind: `inspection.charts.<kind>_figure` draws it.
     arrays: The arguments of that function.
-    alt: The chart in words.
+    alt: The chart in words, in place of the picture.
+    caption: The line below the chart.
     while_training: Whether a run that asks for pictures draws it at each
       evaluation.
   """
@@ -135,7 +136,10 @@ class Outcome:
 
   @property
   def chance(self) -> float | None:
-    """The task's score of one answer for all examples; None if not known."""
+    """The task's score of answers that do not depend on the image, or None.
+
+    They are mostly one answer for all examples. None if it is not known.
+    """
     return None
 
   @property
@@ -150,7 +154,10 @@ class Outcome:
 
   @property
   def constant(self) -> bool:
-    """Whether examples that differ all have the same answer."""
+    """Whether all examples have the same answer, though their labels differ.
+
+    Without labels, their images differ. Always False unless a subclass tells.
+    """
     return False
 
   @property
@@ -187,7 +194,10 @@ class Outcome:
     return {}
 
   def confusions(self) -> dict[str, Any]:
-    """The confusion matrix by its key, (K, K), if one class is answered."""
+    """The confusion matrix (K, K), by its key, where an answer is one class.
+
+    It is {} for other answers.
+    """
     return {}
 
   def show(self, display: Display) -> None:
@@ -213,7 +223,7 @@ class Outcome:
     return []
 
   def telling(self) -> list[Examples]:
-    """Examples of a report."""
+    """The telling examples of a report, by their kind."""
     return []
 
 
@@ -221,8 +231,8 @@ class Outcome:
 class Stream:
   """Yields batches with every example of a split once in each pass.
 
-  `transform` makes the arrays of an example; by default its image alone.
-  `close` ends the worker processes.
+  `transform` makes the arrays of an example; by default that of
+  `preprocessing`. `close` ends the worker processes.
   """
 
   source: Source
@@ -234,8 +244,8 @@ class Stream:
 
   def __post_init__(self):
     # Batches of equal size: 48 images with batch_size=32 become two of 24. If
-    # there are several, their size is a multiple of 8, as accelerators tile
-    # rows by 8.
+    # there are several, their size is rounded up to a multiple of 8, but not
+    # above batch_size, as accelerators tile rows by 8.
     count = max(1, len(self.source))
     batches = -(-count // self.batch_size)
     even = -(-count // batches)
@@ -247,7 +257,10 @@ class Stream:
 
   @property
   def unreadable(self) -> dict[str, None]:
-    """Unreadable images that were skipped, as in `BatchIterator`."""
+    """The unreadable images that were skipped and what is wrong with them.
+
+    Each key is a line on one of them, in the order in which they were read.
+    """
     return self._batches.unreadable
 
   def start(self) -> None:

@@ -81,7 +81,8 @@ class OutputsOutcome(Outcome):
   task: Task
   names: Sequence[str]
   index: np.ndarray  # Place of each example in the split.
-  label: Float[np.ndarray, "N K"]  # 0 or 1 for each label, or the numbers.
+  # 0 or 1 for each label, NaN if it is unknown; or the numbers.
+  label: Float[np.ndarray, "N K"]
   # Probabilities, or numbers in the unit of the labels.
   output: Float[np.ndarray, "N K"]
   loss: Float[np.ndarray, " N"]
@@ -117,7 +118,11 @@ class OutputsOutcome(Outcome):
     return self.output
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
-    """Names of the columns of a CSV file, and the cells of an example."""
+    """Names of the columns of a CSV file, and a function that gives a row.
+
+    The function takes the row of an example and returns its cells. The columns
+    of the file and of the loss are not among them.
+    """
     raise NotImplementedError
 
   def show(self, display: Display) -> None:
@@ -140,7 +145,10 @@ class OutputsOutcome(Outcome):
     ]
 
   def worst(self, rows: np.ndarray) -> list[Example]:
-    """The examples of these rows with the highest loss, with their answers."""
+    """The six examples of these rows with the highest loss, and their answers.
+
+    There may be fewer rows.
+    """
     order = rows[np.argsort(-self.loss[rows], kind="stable")]
     examples = []
     for row in order[:_WORST]:

@@ -37,7 +37,10 @@ class Panels:
 
 
 def as_photograph(image: np.ndarray) -> np.ndarray:
-  """Images (..., C) as (..., 3): grey if C is 1 or 2, or the first three."""
+  """The first three channels of images (..., C); for C < 3 the first, as grey.
+
+  The result is (..., 3).
+  """
   channels = image.shape[-1]
   return image[..., :3] if channels >= 3 else image[..., :1].repeat(3, axis=-1)
 

@@ -255,7 +255,7 @@ class Verdict:
 
   @property
   def advice(self) -> str:
-    """Says which of two numbers to believe; empty where there is one."""
+    """Says which of two scores to believe; empty if there is only one."""
     if not self.count or not self._has_folds:
       return ""
     have_intervals = self.metric.of_examples
@@ -273,8 +273,9 @@ class Verdict:
     if self.scores[self.metric.key] < self._of_folds.low:
       return (
         "The held-out score lies below the interval of the folds, which judge "
-        "the head that the run started from: training changed it, or it is "
-        f"the chance of {counted(self.count, 'image')}. Evaluate on others."
+        "the head that the run started from: training changed the head, or "
+        f"{counted(self.count, 'image')} gave a low score by chance. Evaluate "
+        "on others."
       )
     if self.folds.get("of_start"):
       return (
@@ -372,9 +373,10 @@ class Scores:
     best: The key of the score, by which the best checkpoint is found; by
       default that of the first metric. It is at most 1, and higher is better.
     curves: The charts of a report on its runs.
-    sentence: The result with the number of its images, such as "{top1:.1%} of
-      {examples:,} images are right"; by default the score as it is shown.
-    phrase: The same without the number.
+    sentence: The result with the number of its images, as a format string of
+      the scores, such as "{top1:.1%} of {examples:,} images are right"; by
+      default the score as it is shown.
+    phrase: The same without the number of images.
     ranks_nothing: A sentence on why a higher score does not make one run better
       than another, and what to compare instead; empty if it does.
   """

@@ -1,10 +1,10 @@
 """Settings of the data of a run, which name its task.
 
-Only the standard library is imported, here and by `Section`.
+Importing this module needs the standard library alone.
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vit_jax.data import settings as data_settings
 from vit_jax.runtime import checks
@@ -12,13 +12,15 @@ from vit_jax.runtime.checks import COUNT, Rule
 from vit_jax.runtime.settings import setting
 from vit_jax.tasks.table import LABELLED_TASKS, labels_of
 
+if TYPE_CHECKING:
+  from vit_jax.data.reading.labels import Labels
+
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings(data_settings.DataSettings):
   """Where the images come from, and the task, which says what labels they have.
 
-  A folder takes precedence over a name. Images and packed images exclude each
-  other.
+  The other settings of the data are in the base class.
   """
 
   _of_labels_file = (
@@ -72,8 +74,8 @@ class DataSettings(data_settings.DataSettings):
   )
 
   @property
-  def label_kind(self) -> Any:
-    """The `Labels` that the task reads from a file of labels."""
+  def label_kind(self) -> "Labels":
+    """The kind of labels that the task reads."""
     return labels_of(self.task)
 
   @property
@@ -81,7 +83,7 @@ class DataSettings(data_settings.DataSettings):
     return labels_of(self.task).pixels_may_be_unknown
 
   def _needs_labels_file(self, name: str) -> bool:
-    """Whether a key has no effect without a file of labels."""
+    """Whether a field of `_of_labels_file`, as set, needs a file of labels."""
     if name == "unknown":
       # Another check refuses it where there is no folder.
       return bool(self.root) and not self._pixels_may_be_unknown
@@ -90,11 +92,12 @@ class DataSettings(data_settings.DataSettings):
     if self.task not in LABELLED_TASKS:
       return False
     kind = labels_of(self.task)
-    # Some kinds of labels have their own reader, which reads folders, no file.
+    # A kind's own reader reads folders, and records have their labels.
     come_with_images = kind.reader or (kind.records and (self.dir or self.name))
     return not come_with_images
 
   def _alternatives(self, name: str) -> str:
+    """Names packed images for a task whose labels records may have."""
     if name == "task" and labels_of(self.task).records:
       return ", or dir, which vit_jax pack wrote (of .tar files too)"
     return ""

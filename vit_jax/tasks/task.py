@@ -27,7 +27,9 @@ from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 if TYPE_CHECKING:
+  from vit_jax.tasks.pairs.text_setup import TextSetup
   from vit_jax.tasks.pictures import Panels
+  from vit_jax.tasks.probes.linear_probe import Kind
   from vit_jax.training.distillation import Teacher
 
 
@@ -45,7 +47,7 @@ OF_CLASSES = (
 UNLABELLED = (*OF_CLASSES, "eval_per_class", "data.task")
 """Keys that have no effect for a task without labels."""
 _OF_A_RUN = ("image_size", "ema_decay")  # A run's keys that a task may take.
-# Attributes of users' task classes from before `Scores`, and its fields.
+# Former attributes of task classes, and the fields of `Scores` in their place.
 _OF_SCORES = {"metrics": "metrics", "score": "best", "curves": "curves"}
 
 
@@ -73,7 +75,7 @@ class Task:
   """
 
   loss: LossSettings = LossSettings()
-  text_setup: Any = dataclasses.field(default=None, kw_only=True)
+  text_setup: "TextSetup | None" = dataclasses.field(default=None, kw_only=True)
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
   any_size: ClassVar[bool] = False
@@ -107,8 +109,8 @@ class Task:
     A field with the name of the task gets the section of that name, and fields
     `image_size` and `ema_decay` get these keys of a run; without a run, as for
     a checkpoint, they keep their defaults. `sections` has the sections by their
-    names, such as `loss`. Raises ValueError if the loss is not one of the
-    task's.
+    names, such as `loss`. Raises ValueError if `loss.kind` is set, and is not
+    one of the task's `losses`.
     """
     loss = sections["loss"]
     fields = {field.name for field in dataclasses.fields(cls)} & sections.keys()
@@ -140,7 +142,7 @@ class Task:
     return "all layers"
 
   def is_frozen(self, path: str) -> bool:
-    """Whether its optimizer leaves the parameter at a path as it is."""
+    """Whether the task's optimizer leaves the parameter at a path as it is."""
     del path
     return False
 
@@ -160,7 +162,10 @@ class Task:
     return self
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Choices of an evaluation, as JSON, for the checkpoint's description."""
+    """What an evaluation chose, as JSON, for the checkpoint's description.
+
+    `metrics` are those of the evaluation, by their keys.
+    """
     return {}
 
   def for_test(self) -> "Task":
@@ -173,10 +178,10 @@ class Task:
     return None
 
   @property
-  def head_probe(self) -> Any:
+  def head_probe(self) -> "Kind | None":
     """The kind of linear probe from which the head may start.
 
-    It is a `probes.linear_probe.Kind`; None stands for a probe of classes.
+    None stands for a probe of classes.
     """
     return None
 
@@ -199,13 +204,16 @@ class Task:
 
   @property
   def keeps_parts(self) -> bool:
-    """Whether a run goes on with the checkpoint's own parts of this task."""
+    """Whether a run always starts from the checkpoint's parts of this task.
+
+    Such a part is a head or a decoder; other tasks make new ones.
+    """
     return False
 
   def num_outputs(self, names: Sequence[str]) -> int:
     """The size of the head, for data with these classes or targets.
 
-    A task that answers nothing has no such head.
+    It is 0 for a task that answers nothing, and so has no such head.
     """
     return 0 if self.answers is None else len(names)
 
@@ -241,7 +249,7 @@ class Task:
   def probed(self, model: Any) -> dict[str, Any]:
     """The models whose representations a probe reads.
 
-    Each is given by the suffix that its probe's metrics get.
+    The key of each is the suffix of its probe's metrics, "" for none.
     """
     return {"": model}
 
@@ -295,7 +303,7 @@ class Task:
       run: The run's folder.
       data: The folder of its images, if they are in one.
       evaluated: The run's last evaluation; empty without an evaluation.
-      best: Whether its best checkpoint is meant, which is not the last.
+      best: Whether its best checkpoint is meant, and that is not its last.
     """
     del run, data, evaluated, best
     return []
@@ -319,7 +327,7 @@ def class_name(names: Sequence[str], index: int) -> str:
 
 
 def class_names(names: Sequence[str], count: int) -> list[str]:
-  """Names of all classes of a head, which may have more than the data.
+  """The names of all `count` classes of a head, which may exceed the data's.
 
   >>> from vit_jax.tasks.task import class_names
   >>> class_names(["cat", "dog"], count=3)
@@ -329,5 +337,8 @@ def class_names(names: Sequence[str], count: int) -> list[str]:
 
 
 def all_labels(source: Any) -> np.ndarray:
-  """The labels of all examples of a source that can give them alone."""
+  """The labels of all examples, as float64.
+
+  The source has `labels`, which reads them without the images.
+  """
   return np.asarray(source.labels(range(len(source))), np.float64)

@@ -51,7 +51,7 @@ def sigmoid_loss(
   Args:
     u, v: Unit vectors of the images and of their texts, (B, R).
     log_scale: Logarithm of the factor of the cosines.
-    bias: Added to the scaled cosines; SigLIP's first value is -10.
+    bias: Added to the scaled cosines; in SigLIP it is -10 at first.
     groups: The number of each example's group, as from `text_groups`; sums
       leave out others of the same group. By default each example is a group of
       its own.

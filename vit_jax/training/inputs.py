@@ -73,8 +73,9 @@ def places(
 ) -> tuple[Int[Array, "B N 2"], Int[Array, "B N"]]:
   """Row and column of each of N patches, and the image it belongs to.
 
-  The images of a row follow one another, each of them row by row. The rest of
-  the row is padding, whose image is -1.
+  `size` has the numbers of rows and of columns of patches that each image has.
+  The images in a row of the batch follow one another, and the patches of each
+  are in reading order. The rest is padding, whose image is -1.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.inputs import places

@@ -122,7 +122,7 @@ def chosen_kernels(
 def _init_factors(
   parts: Parts, path: str, kernel: Any, rank: int, key: Array
 ) -> tuple[Any, Any]:
-  """The first A and B of a kernel, boxed with their logical axes."""
+  """The initial A and B of a kernel, boxed with their logical axes."""
   array = nn.unbox(kernel)
   shape = array.shape
   axes = getattr(kernel, "names", (None,) * len(shape))

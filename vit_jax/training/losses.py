@@ -84,8 +84,8 @@ def make_targets(
 ) -> Targets:
   """One-hot rows mixed with the uniform distribution: (1 - e) y + e / K.
 
-  The row of a label beyond the classes is NaN, and so is its loss: a row of
-  zeros would train on it silently.
+  The row of a label of `num_classes` or more is NaN, and so is its loss: a row
+  of zeros would train on it silently.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.training.losses import make_targets
@@ -295,7 +295,8 @@ class Objective:
         or to those of the method `method=`. Other keywords are collections of
         variables. The model has its parameters, and its dropout is on.
       inputs, targets: Those of `prepare`.
-      context: The step, and parameters that are not trained.
+      context: The step, the objective's state, and parameters that are not
+        trained.
     """
     raise NotImplementedError
 
@@ -343,8 +344,8 @@ class Classification(TakesImages, Objective):
   Attributes:
     num_classes: K, the number of classes.
     settings: The loss and its targets.
-    mean, std: Subtracted from each channel, in units of full scale, and the
-      standard deviation that then divides it.
+    mean, std: The mean that is subtracted from each channel, in units of full
+      scale, and the standard deviation that then divides the channel.
     class_weights: A factor for each class's part of the loss.
   """
 
@@ -356,7 +357,7 @@ class Classification(TakesImages, Objective):
   metric = "top1"
 
   def with_answers(self, teacher: Any) -> Objective:
-    """The loss of the labels and of the teacher's answers."""
+    """The objective of the labels and of the teacher's answers."""
     return teacher.make_objective(self)
 
   def prepare(

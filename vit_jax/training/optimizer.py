@@ -225,11 +225,11 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
 
 
 def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
-  """Replaces the momentum of a matrix by about the nearest orthogonal matrix.
+  """Replaces the momentum of a matrix by nearly its closest orthogonal matrix.
 
   With momentum b, gradient g and m = b m + (1 - b) g, Nesterov's momentum is
-  b m + (1 - b) g; Optax divides its parts by 1 - b^(t + 2) and 1 - b^(t + 1)
-  first, for steps t = 0, 1, ..., which the authors' code does not.
+  b m + (1 - b) g. Optax divides the first term by 1 - b^(t + 2) and the second
+  by 1 - b^(t + 1) at step t = 0, 1, ...; the authors' code does not.
 
   A factor of 0.2 times the root of the longer side makes the update's elements
   as large as Adam's, so that the same learning rate fits (arXiv:2502.16982).

@@ -1,4 +1,4 @@
-"""Schedules by step for figures other than the learning rate."""
+"""Schedules by step for numbers other than the learning rate."""
 
 import dataclasses
 from typing import Any

@@ -39,7 +39,7 @@ class OptimizerSettings(Section):
   decay: str = setting(
     "cosine",
     'How the learning rate falls after the warm-up; "deit" is the schedule of '
-    "DeiT's code, with one rate an epoch and a warm-up from 1e-6.",
+    "DeiT's code, with one rate per epoch and a warm-up from 1e-6.",
     choices=DECAYS,
   )
   warmup: Duration = setting(

@@ -60,9 +60,9 @@ def make_mesh(
 
   Neighbours along `tensor`, then along `fsdp`, are joined by the fastest links.
   If the devices form several slices, only the `data` axis crosses between them.
-  Raises ValueError if the axes do not multiply to the number of devices, or if
-  the tensor axis spans hosts: its devices share examples, but each host reads
-  its own.
+  Raises ValueError if the axes do not multiply to the number of devices, if the
+  slices do not divide the data axis, or if the tensor axis spans hosts: its
+  devices share examples, but each host reads its own.
 
   >>> import jax
   >>> from vit_jax.training.sharding import make_mesh

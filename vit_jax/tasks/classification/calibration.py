@@ -44,8 +44,9 @@ class Calibration:
     error_before, error_after: The expected calibration error.
     loss_before, loss_after: The mean negative log-likelihood.
     fitted_on, measured_on: The number of examples of each half.
-    unfitted: The indices of labels that every example has, that no example has,
-      or that the logits separate; their temperature is 1.
+    unfitted: The indices of labels for which no temperature is best, as where
+      no example has the label, or the logits separate those that have it; their
+      temperature is 1.
     logits, labels: Those of the whole split; no temperature divides the logits.
   """
 
@@ -61,9 +62,9 @@ class Calibration:
   labels: Labels = dataclasses.field(repr=False)
 
   def check(self) -> None:
-    """Raises ValueError if the temperature makes other examples' loss higher.
+    """Raises ValueError if the temperature makes the measured loss higher.
 
-    Probabilities would then be worse than without it.
+    Probabilities would then be worse than without the temperature.
     """
     if self.loss_after > self.loss_before:
       raise ValueError(
@@ -186,7 +187,7 @@ def _temperature_of_known(
 
 
 def temperature(kind: str, logits: Logits, labels: Labels) -> float | None:
-  """The temperature of the highest likelihood; None if it is not finite.
+  """The temperature of the highest likelihood; None outside of [0.01, 100].
 
   The negative logarithm of the likelihood is convex in b = 1 / T, so b is where
   its slope, the mean of sum_k z_k (p_k - y_k), is 0.

@@ -65,7 +65,7 @@ class Mistake(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ConfusionMatrix:
-  """Counts of a model's answers; the sum of two is that of all the answers.
+  """Counts of a model's answers; `+` joins the counts of two sets of answers.
 
   Attributes:
     pieces: Counters of (label, answer), whose sum is `pairs`.
@@ -185,7 +185,7 @@ class ConfusionMatrix:
     return scores
 
   def macro_f1(self) -> float:
-    """Mean F1 of all classes that occur, as in scikit-learn; else NaN."""
+    """Mean F1 of the classes that occur, as in scikit-learn, or else NaN."""
     scores = self.class_scores().values()
     return float(np.mean([score.f1 for score in scores])) if scores else np.nan
 

@@ -94,8 +94,8 @@ def label_rank(
   """Number of classes ranked above the true one; 0 is a right answer.
 
   Among equal logits the lower class comes first, as in argmax, so a head of
-  zeros does not get every answer right. In a row with a NaN or an infinity, no
-  answer is right, and none among the first five.
+  zeros does not get every answer right. In a row with a NaN or a positive
+  infinity, the true class ranks below the first five.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.tasks.classification.eval_step import label_rank

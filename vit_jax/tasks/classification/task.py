@@ -205,7 +205,7 @@ class ClassAnswers(Answers):
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., "Calibration"] | None:
-    """As in `Answers`; None if a subclass has its own `class_logits`."""
+    """As in `Answers`; None if a subclass's task has its own `class_logits`."""
     task = self.task
     if type(task).class_logits is not ClassificationTask.class_logits:
       return None
@@ -228,9 +228,10 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
 
   Balanced weights of single classes are N / (K n_k), where n_k of the N images
   have class k. For several labels, those of the positive terms are
-  (N - n_k) / n_k, where label k is known for N images and n_k of them have it.
+  (N - n_k) / n_k, where label k is known for N images and n_k of them have it;
+  if all of them do, 1 / n_k.
 
-  Raises ValueError if the weights do not fit the classes, or an image lacks a
+  Raises ValueError if the weights do not fit the classes, or no image has a
   class that is to be balanced.
   """
   names = train.class_names

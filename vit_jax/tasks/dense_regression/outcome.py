@@ -1,4 +1,4 @@
-"""The outcome of an evaluation of numbers of pixels: sums that add up."""
+"""The outcome of an evaluation of numbers of pixels, from sums per image."""
 
 import dataclasses
 import functools
@@ -30,8 +30,8 @@ def sums(
 ) -> dict[str, Float[Array, " B"]]:
   """Sums over the known pixels of each image, from which all metrics follow.
 
-  `middle` and `spread` are about the mean and the deviation of the targets:
-  sums of standardised numbers and of their squares lose no digits.
+  `middle` and `spread` are roughly the targets' mean and deviation, by which
+  numbers are standardised, so that their sums and squares keep their digits.
   """
   known = ~jnp.isnan(targets)
   target = jnp.where(known, targets, 1.0)
@@ -171,9 +171,9 @@ class PixelNumbersOutcome(Outcome):
     order = np.argsort(-self.each_error, kind="stable")
     worst = [*order[:_SHOWN]]
     best = [row for row in order[::-1][:_SHOWN] if row not in worst]
-    panels = "The image, its target, and the model's answer."
+    text = "The image, its target, and the model's answer."
     return [
-      Examples(f"{kind} images", panels, [*map(self._example, rows)])
+      Examples(f"{kind} images", text, [*map(self._example, rows)])
       for kind, rows in (("Worst", worst), ("Best", best))
       if rows
     ]

@@ -48,8 +48,8 @@ def make_panels(model: Any, objective: Any) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
   An example is its place in the split, its pixels and its target, which may
-  have another size. The picture has the image, its target and the answer, in
-  the same colours.
+  have another size. The picture has the image, its target and the answer; a
+  number has the same colour in both.
   """
   outputs_of = make_logits(model, objective)
 

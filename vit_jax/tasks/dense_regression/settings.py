@@ -17,10 +17,10 @@ class DenseRegressionSettings(PatchHeadSettings):
 
   head: str | None = setting(
     None,
-    "Head that reads the patches: one of segmentation.head, or the DPT head of "
-    'DINOv2\'s models for depth ("dpt_dinov2"), whose weights the run starts '
-    "from; that head reads layers before the final norm, and gives numbers of "
-    "0 or more.",
+    "Head that reads the patches: one that segmentation.head may name, or the "
+    'DPT head of DINOv2\'s models for depth ("dpt_dinov2"), with its weights; '
+    "that head reads layers before the final norm, and gives numbers of 0 or "
+    "more.",
     choices=(*KINDS, DINOV2),
   )
   loss: str = setting(

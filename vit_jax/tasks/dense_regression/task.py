@@ -5,7 +5,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from vit_jax.data.transforming.with_masks import with_numbers
 from vit_jax.models.segmenter import segmenter
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.display import Metric
-from vit_jax.tasks.answers import Answers
+from vit_jax.tasks.answers import Answers, PixelFiles
 from vit_jax.tasks.dense_regression.objective import PixelErrors, Scaling
 from vit_jax.tasks.dense_regression.outcome import PixelNumbersOutcome, sums
 from vit_jax.tasks.dense_regression.pictures import make_panels
@@ -47,8 +47,8 @@ class DenseRegressionTask(Task):
 
   Attributes:
     scaling: The meaning of outputs, a fact of the training targets.
-    levels: The number that one level of a PNG of 16 bits stands for, if the
-      training targets are multiples of it; 0 if they are not.
+    levels: The number that one level of a PNG of 16 bits stands for, if such
+      files can hold the training targets, which are multiples of it; or else 0.
   """
 
   dense_regression: DenseRegressionSettings = _PLAIN
@@ -145,7 +145,7 @@ class DenseRegressionTask(Task):
   def keeps_parts(self) -> bool:
     return self.dense_regression.head == DINOV2
 
-  def num_outputs(self, names: Any) -> int:
+  def num_outputs(self, names: Sequence[str]) -> int:
     del names
     return 1
 
@@ -219,7 +219,7 @@ class PixelNumbersAnswers(Answers):
     answer = bicubic if self.task.keeps_parts else numbers
     return make_mark(model, preprocessing, short_side, answer)
 
-  def pixel_files(self, names: Any) -> Any:
+  def pixel_files(self, names: Sequence[str]) -> PixelFiles:
     from vit_jax.tasks.dense_regression.files import NumberFiles
 
     settings = self.task.dense_regression

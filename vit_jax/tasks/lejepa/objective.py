@@ -46,8 +46,8 @@ class LeJepa(Objective):
   def for_run(self, model: Any, length: RunLength) -> "LeJepa":
     """The objective of a run.
 
-    Raises ValueError for a batch of one image, which is no distribution, and if
-    the model's positions fit one size of images alone.
+    Raises ValueError for a batch of one image, which is no distribution, and
+    for small crops, if the model's positions fit one size of images alone.
     """
     if length.batch_size < 2:
       raise ValueError(

@@ -123,9 +123,9 @@ class Masking(TakesImages, Objective):
   def colours(
     self, predicted: Float[Array, "B M K"]
   ) -> Int[Array, "B M parts"]:
-    """The indices of the predicted colours; for pixels, that of their mean.
+    """The indices of the predicted colours; for pixels, of their mean colour.
 
-    They are `NO_ANSWER` where a prediction is not finite.
+    An index is `NO_ANSWER` where a prediction is not finite.
     """
     if self.target != "pixels":
       return best_class(_by_colour(predicted))
@@ -152,8 +152,10 @@ def num_corrupted(N: int, rate: float) -> int:
 def draw_patches(
   key: Key[Array, ""], examples: Int[Array, " B"], N: int, rate: float
 ) -> dict[str, Int[Array, "B ..."]]:
-  """Draws the patches to corrupt, `where`, and all `source`s for `MaskedVit`.
+  """Draws the patches to corrupt, `where` (B, M), and the `source`s, (B, N).
 
+  `source` has the number of the patch that `MaskedVit` sees at each place, or
+  `MASK`.
   A corrupted patch's embedding becomes [mask] in 80 % of the cases and that of
   another patch of the image, each with equal probability, in 10 %; in 10 % it
   stays as it is. The draw of an image depends on the key and on the image's

@@ -95,7 +95,8 @@ class MaskedPatchesTask(UnlabelledTask):
   def probed(self, model: Any) -> dict[str, Any]:
     """A model that reads the mean of the patches, and one with the class token.
 
-    The loss never reads the class token's output.
+    The loss never reads the class token's output. A model that does not pool by
+    the class token is probed as it is.
     """
     if model.pooling != "token":
       return {"": model}

@@ -187,8 +187,9 @@ class LabelAnswers(ClassAnswers):
   @property
   def legend(self) -> str:
     return (
-      f"A label is given from {self.given_from:.3g} on, the run's threshold; "
-      "* marks it on the screen."
+      "A label is given from a probability of "
+      f"{self.given_from:.3g} on, the run's threshold; * marks it on the "
+      "screen."
     )
 
   def as_json(
@@ -416,7 +417,9 @@ def precision_recall(
 def best_threshold(
   label: Float[np.ndarray, " N"], score: Float[np.ndarray, " N"]
 ) -> float:
-  """The threshold of the highest F1, between two scores; 0.5 without hits.
+  """The threshold of the highest F1; 0.5 if no example has the label.
+
+  It lies halfway between the lowest score that it accepts and the next lower.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.multilabel.task import best_threshold

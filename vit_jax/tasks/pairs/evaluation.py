@@ -223,7 +223,10 @@ class PairsOutcome(Outcome):
 
   @functools.cached_property
   def _nearest_own(self) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest of each image's own captions, (N,), and their cosines."""
+    """The number of each image's nearest own caption, (N,), and its cosine.
+
+    The numbers are those of `_captions`.
+    """
     captions = self._captions
     u = self.gathered.arrays["u"]
     cosines = (u[captions.owner] * captions.vectors).sum(axis=1)
@@ -302,7 +305,10 @@ class PairsOutcome(Outcome):
     ]
 
   def _example(self, row: int) -> Example:
-    """An image with its nearest caption, and a nearer one of other images."""
+    """An image with the nearest of its captions.
+
+    If the caption of another image is nearer, the nearest of all follows.
+    """
     own, cosines = self._nearest_own
     text = self._text(int(own[row]))
     rank = int(self.ranks.texts[row])

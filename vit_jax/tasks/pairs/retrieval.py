@@ -18,9 +18,9 @@ class Ranks:
   """The rank of the best right answer to each query, counted from 1.
 
   Attributes:
-    texts: Ranks of an image's texts among all texts, for each image.
-    images: Ranks of a text's images among all images, for each of the G groups
-      of texts.
+    texts: For each image, the best rank of its texts among all texts.
+    images: For each of the G groups of texts, the best rank of its images among
+      all images.
   """
 
   texts: Int[np.ndarray, " N"]
@@ -81,15 +81,15 @@ def ranks(
 
 
 def _are_pairs(
-  rows: slice, count: int, of: np.ndarray, others: np.ndarray
+  rows: slice, count: int, row_of: np.ndarray, column_of: np.ndarray
 ) -> np.ndarray:
-  """Which of `count` others belong to each of some rows, (b, count).
+  """Which of `count` columns are right for each row of a block, (b, count).
 
-  Texts k pair the row of[k] with the other others[k].
+  For each text k, the column column_of[k] is right for the row row_of[k].
   """
   found = np.zeros((rows.stop - rows.start, count), bool)
-  here = (rows.start <= of) & (of < rows.stop)
-  found[of[here] - rows.start, others[here]] = True
+  here = (rows.start <= row_of) & (row_of < rows.stop)
+  found[row_of[here] - rows.start, column_of[here]] = True
   return found
 
 

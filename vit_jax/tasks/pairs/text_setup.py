@@ -15,7 +15,7 @@ from vit_jax.models.two_towers import TOWERS
 from vit_jax.runtime.checks import CLASSES, DEPTH, WIDTH, checked, up_to
 from vit_jax.tasks.pairs.settings import PairsSettings
 
-# The first logarithm of the scale and the first bias, by the loss.
+# The initial logarithm of the scale and the initial bias, by the loss.
 _FIRST = {"sigmoid": (math.log(10), -10.0), "softmax": (math.log(1 / 0.07), 0)}
 # The fields of a text tower that its facts have.
 _FIELDS = (
@@ -51,8 +51,8 @@ class TextSetup:
     files: The files of the tokenizer.
     tower: The text tower's fields; if empty, the settings give those of a new
       one.
-    weights: The pretrained towers.
-    first: The first logarithm of the scale, and the first bias; None takes
+    weights: The names of the pretrained towers.
+    first: The initial logarithm of the scale, and the initial bias; None takes
       those of the loss.
   """
 
@@ -74,10 +74,11 @@ class TextSetup:
 
     Args:
       pairs: The settings.
-      files: The tokenizer's; None if there is none yet.
-      tower: The tower; None for a new one.
-      weights: The pretrained towers.
-      scale_and_bias: Those of the weights, as far as they are known.
+      files: The tokenizer's files; None if there is no tokenizer yet.
+      tower: The text tower; None for a new one.
+      weights: The names of the pretrained towers.
+      scale_and_bias: The scale and the bias of the pretrained weights; None
+        for one that they do not have.
     """
     if tower is not None:
       fields = {name: getattr(tower, name) for name in _FIELDS}

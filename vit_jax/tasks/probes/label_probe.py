@@ -2,9 +2,9 @@
 
 Each label has a probe of its own, that of `linear_probe`, fitted to the
 examples for which the label is known: its targets are 0 and 1, less their mean.
-One L2 serves all labels. It is the one whose probes of the other folds have the
-lowest squared error on each fold, summed over the labels in units of their
-variance.
+One L2 serves all labels. Each fold is answered by probes of the other folds,
+and the L2 has the lowest squared error, summed over all folds, and over the
+labels in units of their variance.
 
 Such a score estimates a probability, and may lie below 0 or above 1. Its logit
 is a (score - p) + b, as Platt scaling has it: p is the label's share, and a and
@@ -176,11 +176,11 @@ class LabelMoments:
     self._count = 0.0
     self._total = np.zeros(D)
     self._squares = np.zeros((D, D))
-    # Numbers until the first examples say how many labels K there are.
-    self._known: Any = 0  # (K,), as the next.
-    self._positives: Any = 0
-    self._known_total: Any = 0  # (D, K), as the next.
-    self._products: Any = 0
+    # Each is 0 until the first examples tell the number of labels, K.
+    self._known: Any = 0  # Examples whose label is known, (K,).
+    self._positives: Any = 0  # Examples that have the label, (K,).
+    self._known_total: Any = 0  # Features, where the label is known, (D, K).
+    self._products: Any = 0  # Features of those that have the label, (D, K).
     # By label: the squares of the examples for which it is unknown.
     self._unknown: dict[int, np.ndarray] = {}
 

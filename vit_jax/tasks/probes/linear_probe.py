@@ -37,8 +37,8 @@ class Probe:
   """A linear classifier with the scores [(x - mean) / scale, 1] W.
 
   Attributes:
-    mean: Mean of each feature over the shots.
-    scale: Standard deviation of each feature over the shots, plus 1e-6.
+    mean: Mean of each feature over the examples.
+    scale: Standard deviation of each feature over the examples, plus 1e-6.
     W: The weights; the last row is the bias.
     l2: The L2 regularisation that the weights were fitted with.
     sharpness: The factor that turns scores into logits; 1 unless folds chose

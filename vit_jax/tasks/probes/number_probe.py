@@ -1,8 +1,8 @@
 """Linear probes of numbers: ridge regression on features, in closed form.
 
-It is the problem of `linear_probe` with standardised numbers as targets. The L2
-is the one whose probes of the other folds have the lowest squared error on each
-fold, summed over the targets in units of their deviation.
+It is the problem of `linear_probe` with standardised numbers as targets. Each
+fold is answered by a probe of the other folds, and the L2 has the lowest
+squared error, summed over all folds and targets.
 """
 
 import dataclasses

@@ -39,7 +39,7 @@ _MOST_CHARTS = 12  # Most targets whose predictions are drawn.
 
 @dataclasses.dataclass(frozen=True)
 class Regression(Classification):
-  """The objective of regression: the outputs are standardised targets.
+  """The objective of regression: the outputs predict standardised targets.
 
   `target_mean` and `target_std` are those of each target over the training
   images; without them, the outputs are the targets in their unit.
@@ -68,10 +68,13 @@ class Regression(Classification):
 
 
 class NumberScores(Scores):
-  """The error of each target in the headline."""
+  """Scores whose headline has the error of each target."""
 
   def result(self, metrics: Mapping[str, Any]) -> str:
-    """The error of each target, as units differ, and R2, as folds have it."""
+    """The error of each target, whose units may differ, and R2.
+
+    R2 can be compared with that of the folds.
+    """
     scores = Split.EVAL.scores(metrics)
     each = scores.get("mae_by_target", {})
     errors = f"{scores['mae']:.4g}"
@@ -246,7 +249,8 @@ class RegressionOutcome(OutputsOutcome):
   ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
     """Mean absolute error, in the unit, and R2 of each target.
 
-    They are infinite where an output is NaN; R2 is NaN without any spread.
+    Where an output is NaN, the error is inf and R2 is -inf. R2 is NaN where all
+    labels of a target are equal.
     """
     error = self.output - self.label
     r2 = r_squared(self.output, self.label)

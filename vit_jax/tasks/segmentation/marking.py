@@ -43,7 +43,8 @@ def make_mark(
 
   Raises ValueError if `short_side` is less than a side of a window. The
   function raises ValueError if the model's outputs are not finite, and
-  UnreadableImageError if the image would be too large at that length.
+  UnreadableImageError if the image would be too large at that length or at its
+  own size.
   """
   size, P = preprocessing.image_size, model.stride
   if short_side is not None and short_side < max(size):
@@ -138,7 +139,7 @@ def _mean_of_windows(
   h, w = (side // P for side in size)  # The patches of a window.
   total, count = np.zeros(0), np.zeros(0)
   for top, left, logits in windows:
-    # Every patch has the same number of cells, so that windows can overlap.
+    # A window's side has a whole number of cells per patch, so windows fit.
     cells, K = max(1, logits.shape[0] // h), logits.shape[2]
     if not count.size:
       rows, columns = (side // P * cells for side in image.shape[:2])
@@ -156,7 +157,10 @@ def _mean_of_windows(
 def _check_size(
   sides: tuple[int, int], short_side: int | None, logits: int = 0
 ) -> None:
-  """Raises UnreadableImageError if an image is too large for windows."""
+  """Raises UnreadableImageError if an image is too large for windows.
+
+  Without `short_side` there are no windows, and any image is allowed.
+  """
   height, width = sides
   if short_side is None:
     return
@@ -174,7 +178,9 @@ def _check_size(
 
 
 def starts(length: int, window: int, P: int) -> list[int]:
-  """Where windows begin along a side: at patches, overlapping by a third.
+  """Where windows begin along a side, all in pixels: at edges of patches.
+
+  Neighbouring windows overlap by a third or more.
 
   >>> from vit_jax.tasks.segmentation.marking import starts
   >>> starts(64, window=32, P=8), starts(32, window=32, P=8)
@@ -237,9 +243,10 @@ def enlarged_in_strips(
 def _interpolate(
   values: np.ndarray, numbers: np.ndarray, length: int, axis: int
 ) -> np.ndarray:
-  """Interpolates values linearly to the pixels `numbers` along an axis.
+  """Interpolates values (h, w, K) linearly along one axis, 0 or 1.
 
-  There are `length` pixels along the axis.
+  The axis is stretched to `length` pixels, of which those of these `numbers`
+  are computed.
   """
   old = values.shape[axis]
   places = ((numbers + 0.5) * old / length - 0.5).clip(0, old - 1)

@@ -82,7 +82,7 @@ class PixelClasses(OfPixels):
   """The objective of segmentation, a `losses.Objective`.
 
   The logits of patches are enlarged to the mask's size. An image's loss is the
-  mean over its pixels of a class, and 0 without any.
+  mean over its pixels that have a class, and 0 without any.
   """
 
   metric = "pixels_right"

@@ -68,9 +68,10 @@ def make_logits(
 ) -> Callable[..., Float[Array, "B h w K"]]:
   """Returns a compiled function from parameters and images to logits.
 
-  The images are uint8 (B, H, W, C). `images` has their `mean` and `std`. A
-  third argument, ((above, below), (left, right)), counts the zeros to add
-  around the normalised images.
+  The function's images are uint8 (B, H, W, C). A third argument, ((above,
+  below), (left, right)), counts the zeros to add around the normalised images.
+  `images` is an objective or a `Preprocessing`, with the `mean` and `std` of
+  the images.
   """
   mean, std = images.mean, images.std
 

@@ -10,7 +10,7 @@ KINDS = ("linear", "small", "dpt")
 
 
 def _check_head_size(settings: Any) -> None:
-  """Raises ValueError if `head_size` is set for a head without hidden layer."""
+  """Raises ValueError if `head_size` is set for a head of one layer."""
   if settings.head == "linear":
     raise ValueError(
       f"head_size={settings.head_size} is the width of a hidden layer, and "
@@ -38,8 +38,8 @@ class PatchHeadSettings(Section):
   )
   head_size: int = setting(
     0,
-    "Width of a hidden layer of the head, or of DPT's fused maps; 0 is a "
-    "linear head, or 256 if `head` is another.",
+    "Width of a hidden layer of the head, or of DPT's fused maps; 0 takes 256 "
+    "if `head` has such a width, and a linear head if `head` is not set.",
     must=WIDTH_OR_0,
     fits=_check_head_size,
   )

@@ -23,7 +23,7 @@ from vit_jax.data.transforming.with_masks import WithMasks
 from vit_jax.models.segmenter import segmenter
 from vit_jax.runtime.checks import CLASSES, checked
 from vit_jax.runtime.display import Display, Metric, Split
-from vit_jax.tasks.answers import Answers
+from vit_jax.tasks.answers import Answers, PixelFiles
 from vit_jax.tasks.finite import best_class
 from vit_jax.tasks.metrics import Gathered, Measure, gathering
 from vit_jax.tasks.outcome import (
@@ -96,7 +96,7 @@ class SegmentationTask(Task):
     make_panels,
     "What it marks",
     "The image is on the left, then its mask and the model's answer. Each "
-    "class has a colour, and pixels of no class are as they are.",
+    "class has a colour, and pixels of no class keep the image's.",
     "Three panels: the image, its mask, the model's answer",
   )
 
@@ -169,7 +169,7 @@ class PixelAnswers(Answers):
 
     return make_mark(model, preprocessing, short_side)
 
-  def pixel_files(self, names: Sequence[str]) -> Any:
+  def pixel_files(self, names: Sequence[str]) -> PixelFiles:
     from vit_jax.tasks.segmentation.files import MaskFiles
 
     return MaskFiles(names)
@@ -311,9 +311,9 @@ class SegmentationOutcome(Outcome):
     order = np.argsort(self.each_iou, kind="stable")
     worst = [*order[:_SHOWN]]
     best = [row for row in order[::-1][:_SHOWN] if row not in worst]
-    panels = "The image, its mask, and the model's answer."
+    text = "The image, its mask, and the model's answer."
     return [
-      Examples(f"{kind} images", panels, [*map(self._example, rows)])
+      Examples(f"{kind} images", text, [*map(self._example, rows)])
       for kind, rows in (("Worst", worst), ("Best", best))
       if rows
     ]

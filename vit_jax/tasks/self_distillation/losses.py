@@ -52,9 +52,9 @@ def sinkhorn_knopp(
 ) -> Float[Array, "R K"]:
   """The teacher's probabilities, such that prototypes are used equally often.
 
-  Rows and columns of exp(logits / temperature) are scaled in turn, until each
-  prototype has a share of 1 / K, and each row sums to 1. Rows that do not count
-  are zero.
+  The columns and the rows of exp(logits / temperature) are scaled in turn,
+  `iterations` times: each prototype then has a share of about 1 / K, and each
+  row sums to 1. Rows that do not count are zero.
   """
   R, K = logits.shape
   if counts is None:

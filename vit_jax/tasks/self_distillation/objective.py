@@ -99,9 +99,9 @@ class SelfDistillation(Objective):
   def for_run(self, model: Any, length: RunLength) -> "SelfDistillation":
     """The objective of a run.
 
-    Raises ValueError for a batch of one image, if the loss needs more, for a
-    model whose positions fit one size of images alone, and for `gram_every`
-    without Gram anchoring.
+    Raises ValueError for a batch of one image, if the loss needs more, for
+    crops of several sizes, if the model's positions fit one size alone, and for
+    `gram_every` without Gram anchoring.
     """
     s = self.settings
     if s.koleo_weight and length.batch_size < 2:
@@ -357,7 +357,7 @@ class SelfDistillation(Objective):
     outputs = self.model.apply(variables, large)
     temperature = self.temperature(context.step)
     answers = outputs["answers"]
-    # Of each kind of tokens, the logits, and which rows count.
+    # By the kind of tokens: their logits, and which rows count.
     kinds: dict[str, tuple[Array, Any]] = {"class": (answers, None)}
     if targets:
       K = answers.shape[-1]
@@ -434,14 +434,18 @@ def _mean_of_two(values: Float[Array, " R"]) -> Float[Array, " B"]:
 
 
 def most_masked(N: int, share: float) -> int:
-  """The most patches of N that a mask has."""
+  """The size of the largest mask that covers a share of N patches or less.
+
+  It has at least one patch.
+  """
   return max(1, int(N * share))
 
 
 def masked_places(masks: Bool[Array, "R N"], most: int) -> dict[str, Array]:
-  """The places of the masked patches in order, (R, M), and which count.
+  """`where`, the masked patches' places in order, and which of them `counts`.
 
-  M is `most`, and the entries that do not count are places of other patches.
+  Both are (R, M), where M is `most`. Entries of `where` that do not count are
+  places of other patches.
   """
   order = jnp.argsort(~masks, axis=1, stable=True)[:, :most]
   return {
@@ -480,7 +484,7 @@ def block_masks(
 def _block_mask(
   key: Key[Array, ""], count: Array, grid: tuple[int, int]
 ) -> Bool[Array, "h w"]:
-  """A mask of at most `count` patches, from blocks of about 4 or more."""
+  """A mask of at most `count` patches, from blocks of 4 or more, roughly."""
   h, w = grid
   rows, columns = jnp.arange(h)[:, None], jnp.arange(w)[None]
 

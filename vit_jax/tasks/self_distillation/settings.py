@@ -71,9 +71,9 @@ def _fit_sizes(settings: "SelfDistillationSettings") -> None:
 class SelfDistillationSettings(Section):
   """Self-distillation, in place of labels (DINO, iBOT, DINOv2).
 
-  The teacher is the average of the model's parameters, whose decay at the first
-  step is `ema_decay` and rises to 1. Large crops have the run's `image_size`,
-  unless there are `crop_sizes`.
+  The teacher is the average of the model's parameters. The decay of the average
+  is `ema_decay` at the first step, and rises to 1. Large crops have the run's
+  `image_size`, unless there are `crop_sizes`.
   """
 
   prototypes: int = setting(
