@@ -9,7 +9,7 @@ vit_jax train my_photos --config dino --workdir runs/dino
 
 The model is as small as that of configs/image_folder.py. A few thousand images
 are too few to start from nothing: go on with a published encoder instead. With
-less than 1,000 images, LoRA is trained in place of all layers:
+fewer than 1,000 images, LoRA is trained in place of all layers:
 
 vit_jax train my_photos --config dino:continue \
   --config.pretrained=hf_s14_dinov2 --workdir runs/dino
@@ -48,7 +48,7 @@ from vit_jax.runtime.hints import near_names
 
 MODELS = "S/16", "B/16", "L/16"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-EPOCHS, EPOCH = 100, 1250  # An epoch there has so many steps.
+EPOCHS, EPOCH = 100, 1250  # Epochs, and the steps of an epoch of DINOv2's code.
 # Sides of large crops, of small ones, and of the large ones for the Gram
 # teacher; and the share of the batches.
 HIGH_RES = (

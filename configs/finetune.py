@@ -113,7 +113,7 @@ def get_choices(argument: str) -> tuple[tuple[float, ...], float]:
   model, dataset, variant = _row(argument)
   if variant == "vtab":
     raise ValueError(
-      "the paper trains all of VTAB's tasks at 0.01: no --select."
+      "the paper trains all of VTAB's tasks at 0.01: leave out --select."
     )
   rates = TABLE_4[dataset][1]
   # 0.06 is for ResNets and hybrids (App. B.1.1).

@@ -68,7 +68,7 @@ def get_config(argument: str = ""):
     raise ValueError(
       f"{argument!r}: give one of {', '.join(MODELS)}, with ,finetune behind "
       "it to fine-tune, or ,linear for a linear probe; or continue with "
-      "--config.pretrained; without either, give a folder of your own."
+      "--config.pretrained; without any of these, give a folder of your own."
       f"{' Did you mean continue?' if meant else ''}"
     )
   c.image_size = (224, 224)
@@ -86,7 +86,7 @@ def get_config(argument: str = ""):
 
 
 def _pretrain(c, model: str):
-  """Table 8."""
+  """The paper's pre-training, with the settings of Table 8."""
   c.autoencoder.rate = 0.75
   c.total_epochs = 800.0
   c.batch_size = 4096
@@ -101,7 +101,7 @@ def _pretrain(c, model: str):
 
 
 def _finetune(c, model: str):
-  """Table 9."""
+  """The paper's fine-tuning, with the settings of Table 9."""
   base_lr, layer_decay, epochs = MODELS[model]
   c.total_epochs = epochs
   c.batch_size = 1024

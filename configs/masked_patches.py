@@ -20,7 +20,7 @@ vit_jax train --config configs/masked_patches.py:B/16,imagenet2012 \
 The paper trained B/16 for 1,000,000 steps on JFT-300M, saw little gain after
 100,000, and similar results on ImageNet alone. After fine-tuning on ImageNet it
 reached 79.9 %. The paper does not state its augmentation and weight decay;
-those here are our choice. We have not run these rows.
+those here are our choice. We have not run it.
 """
 
 from vit_jax.config import base_config
@@ -29,7 +29,7 @@ from vit_jax.models.variants import VITS
 
 def get_config(argument: str = ""):
   c = base_config()
-  c.masked.rate = 0.5  # With 0.15, as in BERT, the paper's was slightly worse.
+  c.masked.rate = 0.5  # The paper had slightly worse results with BERT's 0.15.
   c.optimizer.update(peak_lr=2e-4, decay="cosine")
   if argument:
     return _paper(c, argument)

@@ -6,7 +6,7 @@ The file has the columns file and caption, and a column split if it lists the
 images of all splits. An image may have several captions, each in a row of its
 own. A folder that vit_jax pack made of such a file, or of WebDataset's, may
 stand in its place. By default both towers are new and small, for two cores and
-a few hundred pairs, and the tokenizer is made of the captions. To go on from
+a few hundred pairs, and the tokenizer is trained on the captions. To go on from
 published towers, with their own tokenizer and image size:
 
 vit_jax train pairs.csv --config pairs \

@@ -563,7 +563,7 @@ def test_vtab_has_800_and_200_images(dataset, train, test, flip):
 )
 def test_rates_are_chosen_as_appendix_b_1_1_says(argument, rates, share):
   assert finetune.get_choices(argument) == (rates, share)
-  with pytest.raises(ValueError, match="VTAB's tasks at 0.01: no --select"):
+  with pytest.raises(ValueError, match="tasks at 0.01: leave out --select"):
     finetune.get_choices("b16_i21k,dtd,vtab")
 
 

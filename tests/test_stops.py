@@ -122,7 +122,8 @@ def test_a_run_that_was_killed_starts_again_by_itself(
     assert process.wait(60) == 0
   assert killed
   assert errors == (
-    "The run was ended by SIGKILL; restart 1 of 2 without a new checkpoint.\n"
+    "The run was ended by SIGKILL; restart 1 of at most 2 until a new "
+    "checkpoint.\n"
   )
   steps = [row["step"] for row in runs.rows(tmp_path / "run")]
   assert steps == list(range(1, 401))

@@ -6,8 +6,8 @@ vit_jax study configs/studies/data_size.py --workdir runs/data_size \
 Each model trains for the same number of steps on the first 1,000 to 50,000
 images of CIFAR-10. Figure 3 here is top-1 on the test split, Figure 4 is 5-shot
 accuracy on handwritten digits, which none of the models has seen. The paper has
-three models, 9M to 300M images of JFT, and 5-shot accuracy on ImageNet; Figure
-4 has no numbers in its text, and studies/table5.py has those of Figure 3.
+three models, 9M to 300M images of JFT, and 5-shot accuracy on ImageNet. It does
+not state the numbers of its Figure 4; studies/table5.py has those of Figure 3.
 """
 
 from vit_jax.config import load_config

@@ -382,14 +382,14 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
     (lambda: vit_jax.find_lr("my_photo"), "did you mean my_photos"),
     (lambda: vit_jax.report(), r"give a run, as in vit_jax\.report"),
     (lambda: vit_jax.evaluate("my_photos"), "my_photos"),
-    (lambda: vit_jax.evaluate({}), "^a run is of type dict: give its folder"),
+    (lambda: vit_jax.evaluate({}), "^a run was needed, .* dict: give its fol"),
     (
       lambda: vit_jax.evaluate(
         types.SimpleNamespace(origin=types.SimpleNamespace(source="runs/x"))
       ),
-      '^a run is of type SimpleNamespace: .*, as in "runs/x", or',
+      '^a run was needed, .* SimpleNamespace: .*, as in "runs/x", or',
     ),
-    (lambda: vit_jax.report(3), "^a run is of type int: give its folder"),
+    (lambda: vit_jax.report(3), "^a run was needed, .* type int: give its fo"),
   ],
 )
 def test_functions_of_commands_refuse_in_one_line(photos, call, message):

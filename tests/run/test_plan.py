@@ -29,8 +29,8 @@ def plan(config):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(total_steps=5), "total_epochs=2.0 are both given: set all but one"),
-    (dict(optimizer=dict(warmup_steps=2, warmup_epochs=1.0)), "are both given"),
+    (dict(total_steps=5), "total_epochs=2.0 are given together: set all but"),
+    (dict(optimizer=dict(warmup_steps=2, warmup_epochs=1.0)), "given together"),
     (dict(batch_size=12), "batch_size=12 does not split .* that does is 16"),
     (dict(batch_size=32), "batch_size=32 is more than the 24 examples of"),
     (

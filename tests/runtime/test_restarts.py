@@ -39,8 +39,8 @@ def test_a_crash_is_mended(tmp_path, capfd, end):
   assert supervise(2, lambda: None, command) == 0
   assert starts() == 3
   errors = capfd.readouterr().err
-  assert errors.count("; restart 1 of 2 without a new checkpoint.") == 1
-  assert errors.count("; restart 2 of 2 without a new checkpoint.") == 1
+  assert errors.count("; restart 1 of at most 2 until a new checkpoint.") == 1
+  assert errors.count("; restart 2 of at most 2 until a new checkpoint.") == 1
 
 
 @pytest.mark.parametrize("end", [1, 2, 130, 143, -signal.SIGTERM])

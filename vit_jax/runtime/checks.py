@@ -69,7 +69,7 @@ _HELD = "a batch is held in memory"
 BATCH = up_to(2**20, _HELD)
 BATCH_OR_0 = up_to(2**20, _HELD, 0)
 SHARE = Rule("lie in (0, 1]", lambda x: 0 < x <= 1)
-RATIO = up_to(64, "of a larger image, a crop shows less than 1/4096")
+RATIO = up_to(64, "a crop of a larger image would show less than 1/4096 of it")
 BANDS = up_to(1_024, "no camera is known to have more bands")
 PATTERN = Rule("be a regular expression", _is_pattern)
 POSITIVE = Rule("be more than 0", lambda x: x > 0)

@@ -124,14 +124,15 @@ def accepts(
   keys: Literal["settings", "DataSettings", "keywords"] = "keywords",
   first_by_name: bool = False,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-  """A decorator whose function names the right arguments if it gets wrong ones.
+  """A decorator for a function that callers may give wrong arguments.
 
-  The function then raises TypeError.
+  For these, it raises a TypeError that names the right ones.
 
   Args:
     example: A call of the function, as pages write it. `hints.csv` has rows
       with its keywords in other libraries.
-    same: Keywords in other libraries -> its own, for which they are accepted.
+    same: Keywords of other libraries that the function takes as well -> its
+      own keywords.
     keys: How the function takes keys of the configuration, by which a
       ValueError that names flags of a command is rewritten.
     first_by_name: Whether the first argument may be given by its name beside
@@ -206,8 +207,9 @@ def hint_for_path(path: str, names: Iterable[str] = ()) -> str:
   """The end of a sentence on a path that does not exist; "" without a hint.
 
   It names a similar path in the same folder, or one of `names`. Otherwise, it
-  says what to do about an address, or which folder of the path is missing. Of a
-  path that exists, it says what it is, such as a folder where a file is needed.
+  says what to do about an address, or which folder of the path is missing. If
+  the path exists, it says what the path is, such as a folder where a file is
+  needed.
   """
   if "://" in path:
     return "it is an address: download it, and give its folder or file."

@@ -92,8 +92,9 @@ def stay_alone() -> None:
   """Takes the CPU if the chips of this machine are part of a larger TPU slice.
 
   A single process that opened such chips would wait for those of the other
-  hosts. Call this before JAX is imported. The variable is set by Kubernetes; a
-  TPU VM keeps the same fact in its metadata, which only libtpu reads.
+  hosts. Call this before JAX is imported. Kubernetes sets the variable that
+  lists the hosts; a TPU VM has the list in its metadata, which only libtpu
+  reads.
   """
   hosts = os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",")
   if len(hosts) > 1 and "JAX_PLATFORMS" not in os.environ:

@@ -62,6 +62,6 @@ def hold_back_stderr() -> Iterator[None]:
 
 def _write(number: int, text: bytes) -> None:
   """Writes the whole text to an open file, unless its reader has gone."""
-  with contextlib.suppress(OSError):  # Its reader may have gone.
+  with contextlib.suppress(OSError):
     while text:
       text = text[os.write(number, text) :]

@@ -88,8 +88,9 @@ class Meter:
   def read(self) -> dict[str, float]:
     """The metrics since the last read, by their keys.
 
-    Loss, gradient norm and scores are means over the steps that were applied;
-    the learning rate is the last step's. At least one step must be unread.
+    Loss, gradient norm and scores are means over the steps that were applied,
+    or over all if none was; the learning rate is the last step's. At least one
+    step must be unread.
     """
     self.wait(0)
     window = jax.device_get([*self._window])
@@ -137,7 +138,7 @@ class Stopwatch:
       self._seconds[kind] += time.perf_counter() - begin
 
   def set_up(self) -> None:
-    """Counts the time not yet attributed as start-up."""
+    """Counts the time so far as start-up, except that of another kind."""
     self._seconds["starting"] += self._rest()
 
   def row(self) -> dict[str, dict[str, float]]:

@@ -46,7 +46,7 @@ def supervise(
     now = newest_step()
     fruitless = 1 if now != before else fruitless + 1
     before = now
-    then = f"restart {fruitless} of {restarts} without a new checkpoint."
+    then = f"restart {fruitless} of at most {restarts} until a new checkpoint."
     if fruitless > restarts:
       then = f"{restarts} restarts brought no new checkpoint: giving up."
     trouble = f"trouble (exit code {code})"

@@ -337,8 +337,8 @@ def _check_field(field: dataclasses.Field, kind: Any, value: Any) -> Any:
     f"{field.name}_{u}={number}" for u, number in units.items() if number
   ]
   if len(nonzero) > 1:
-    both = " and ".join(nonzero)
-    raise ValueError(f"{both} are both given: set all but one to 0.")
+    given = " and ".join(nonzero)
+    raise ValueError(f"{given} are given together: set all but one to 0.")
   return Duration(**units)
 
 

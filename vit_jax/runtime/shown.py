@@ -98,8 +98,8 @@ def path_of_run(run: object) -> str:
   # The result of `load_pretrained` may differ from its run.
   source = getattr(getattr(run, "origin", None), "source", "runs/my_photos")
   raise ValueError(
-    f"a run is of type {type(run).__name__}: give its folder, as in "
-    f'"{source}", or what vit_jax.train returned.'
+    f"a run was needed, and this is of type {type(run).__name__}: give its "
+    f'folder, as in "{source}", or what vit_jax.train returned.'
   )
 
 

@@ -67,7 +67,10 @@ def _note(workdir: str, fitted: Mapping[str, Any]) -> str:
 
 
 def check_count(workdir: str, fitted: Mapping[str, Any], takes: int) -> None:
-  """Raises ValueError unless a task takes so many temperatures."""
+  """Raises ValueError for another number of temperatures than a task takes.
+
+  No temperatures are always right.
+  """
   count = len(fitted.get("temperature", ()))
   if count in (0, takes):
     return

@@ -142,7 +142,8 @@ class _ObjectLock:
     except Exception as error:
       if bucket.status(error) != 412:
         raise self._store_error(error) from error
-      # A retried write may have succeeded the first time.
+      # The object has another generation (412), perhaps by this very write,
+      # which was sent again after it had succeeded.
       now, holder = self._read()
       if holder.get("token") != self._owner["token"]:
         return False

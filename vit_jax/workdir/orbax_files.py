@@ -85,7 +85,7 @@ def begin(
   Returns a function that is to be called in the background, with the metrics or
   None. It waits until all processes have written everything, and completes the
   checkpoint. `begin` and the returned function raise any error of Orbax, and
-  that function raises OSError if the first process could not write.
+  the returned function raises OSError if the first process could not write.
   """
   draft = checkpoint
   if not bucket.is_address(checkpoint):
