@@ -88,7 +88,7 @@ def test_a_batch_that_may_is_lowered_to_the_data(config, capsys, changes, size):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (dict(total_steps=5), "both given: set all but one to 0"),
+    (dict(total_steps=5), "together: set all but one to 0"),
     (dict(batch_size=12), "does not split over 8 devices"),
     (dict(mesh=dict(tensor=3)), "does not lay out 8 devices"),
     (dict(model=dict(remat="some")), "model.remat='some' is unknown"),
