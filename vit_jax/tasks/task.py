@@ -27,9 +27,7 @@ from vit_jax.training.schedules import RunLength
 from vit_jax.training.settings import LossSettings
 
 if TYPE_CHECKING:
-  from vit_jax.tasks.pairs.text_setup import TextSetup
   from vit_jax.tasks.pictures import Panels
-  from vit_jax.tasks.probes.linear_probe import Kind
   from vit_jax.training.distillation import Teacher
 
 
@@ -58,7 +56,8 @@ class Task:
   Attributes:
     loss: The loss, of a kind that the task takes.
     text_setup: The tokenizer and the text tower of a task that reads texts
-      beside images, which are opened before its data; None if it reads none.
+      beside images, a `pairs.text_setup.TextSetup`, which are opened before its
+      data; None if it reads none.
     name: The task's name, as `data.task` has it.
     labels: The kind of its labels, such as `labels.SINGLE`.
     any_size: Whether it takes images that keep their proportions, and several
@@ -75,7 +74,7 @@ class Task:
   """
 
   loss: LossSettings = LossSettings()
-  text_setup: "TextSetup | None" = dataclasses.field(default=None, kw_only=True)
+  text_setup: Any = dataclasses.field(default=None, kw_only=True)
   name: ClassVar[str]
   labels: ClassVar[Labels] = SINGLE
   any_size: ClassVar[bool] = False
@@ -178,10 +177,10 @@ class Task:
     return None
 
   @property
-  def head_probe(self) -> "Kind | None":
+  def head_probe(self) -> Any:
     """The kind of linear probe from which the head may start.
 
-    None stands for a probe of classes.
+    It is a `probes.linear_probe.Kind`; None stands for a probe of classes.
     """
     return None
 
