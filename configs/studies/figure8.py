@@ -30,7 +30,10 @@ SCALED = {
 def _gflop(
   num_layers: int, hidden_size: int, mlp_size: int, patch_size: int
 ) -> float:
-  """Multiplications and additions of the layers and the patch embedding."""
+  """Billions of multiplications and additions to classify an image.
+
+  They are those of the layers and of the patch embedding.
+  """
   S, D = (224 // patch_size) ** 2 + 1, hidden_size
   layer = S * (4 * D * D + 2 * D * mlp_size) + 2 * S * S * D
   return round(2e-9 * (num_layers * layer + 224 * 224 * 3 * D), 2)

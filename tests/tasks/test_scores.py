@@ -201,7 +201,7 @@ def test_folds_are_judged_by_the_metric_of_the_task(name):
   )
   below = row | {task.scores.key: found.interval.low - 0.01}
   advice = task.scores.verdict(below).advice
-  assert "Believe" not in advice and "training changed it" in advice
+  assert "Believe" not in advice and "training changed the head" in advice
   others = row | {"eval/examples": 480}
   assert "Believe the held-out images" in str(task.scores.verdict(others))
   assert task.score_folds([], 0) is None

@@ -399,7 +399,7 @@ def test_splits_that_have_no_score_are_refused():
 def test_an_unknown_task_is_refused():
   with pytest.raises(ValueError, match="is unknown .* choose one of classifi"):
     choose.task_class("detection")
-  with pytest.raises(ValueError, match="is no class of vit_jax.tasks.task"):
+  with pytest.raises(ValueError, match="is no subclass of vit_jax.tasks.task"):
     choose.task_class("vit_jax.tasks.outcome:Stream")
   saved, plain = {"task": "mine.py:Own", "config": {}}, LossSettings()
   with pytest.raises(choose.OwnTaskError, match="a class of your own: give it"):

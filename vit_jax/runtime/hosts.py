@@ -105,7 +105,7 @@ def stay_alone() -> None:
 
 
 def compile_together(function: Any) -> Any:
-  """A jitted function that waits in its first call until all have compiled it.
+  """A jitted function whose first call waits until all processes compiled it.
 
   A process that finds the program in its cache would otherwise wait inside the
   program for those that still compile, and a CPU gives up after 30 s. Each

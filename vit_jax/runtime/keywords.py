@@ -15,7 +15,8 @@ _KEYS = re.compile(rf"{_ONE}(?: {_ONE})*")
 _KEY = re.compile(rf"--config\.(?P<key>[\w.]*\w)(?:=(?P<value>{_VALUE}))?")
 # After a space, only what looks like a name or a path is the flag's value.
 _FLAG = re.compile(
-  r"--(?P<flag>[a-z]\w*)(?:(?P<rest>=)| (?P<value>[\w~-]*[\d_./][\w./~-]*\w))?"
+  r"--(?P<flag>[a-z]\w*)"
+  r"(?:(?P<equals>=)| (?P<value>[\w~-]*[\d_./][\w./~-]*\w))?"
 )
 
 
@@ -94,12 +95,12 @@ def _keyword(found: re.Match[str], signature: inspect.Signature) -> str:
     one.kind is one.VAR_KEYWORD for one in signature.parameters.values()
   )
   # Without a value, it may be the flag of another command.
-  if parameter is None and not (takes_any and (found["rest"] or value)):
+  if parameter is None and not (takes_any and (found["equals"] or value)):
     return found[0]
   if parameter is not None and parameter.default is False:
     return f"{name}=True" + (f" {value}" if value else "")
   return (
-    f"{name}={json.dumps(value)}" if value else f"{name}{found['rest'] or ''}"
+    f"{name}={json.dumps(value)}" if value else f"{name}{found['equals'] or ''}"
   )
 
 

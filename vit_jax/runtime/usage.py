@@ -229,7 +229,8 @@ def rewrite_in_flags(line: str) -> str:
   if "config" not in flags.FLAGS:
     return _PLACE.sub(_own_flag, line)
   config: Any = flags.FLAGS["config"].value
-  for part in line.partition("=")[0].split("."):  # Whether the line has a key.
+  # A line that begins with no key of the configuration stays as it is.
+  for part in line.partition("=")[0].split("."):
     if not hasattr(config, "keys") or part not in config:
       return line
     config = config[part]

@@ -5,7 +5,7 @@ calibration each call the methods that they need.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import flax.linen as nn
 import numpy as np
@@ -50,7 +50,7 @@ class PixelFiles(Protocol):
     """Adds one more mask to the statistics."""
     ...
 
-  def save(self, mask: np.ndarray, out: Any, /) -> None:
+  def save(self, mask: np.ndarray, out: IO[bytes], /) -> None:
     """Writes a mask to an open file."""
     ...
 

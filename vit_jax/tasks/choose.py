@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import pathlib
 import sys
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -47,7 +48,9 @@ def task_class(name: str | type[Task]) -> type[Task]:
       f"{', '.join(LABELLED_TASKS)}, or your own as file.py:Class."
     ) from error
   if not (inspect.isclass(kind) and issubclass(kind, Task)):
-    raise OwnTaskError(f"task={name!r} is no class of vit_jax.tasks.task.Task.")
+    raise OwnTaskError(
+      f"task={name!r} is no subclass of vit_jax.tasks.task.Task."
+    )
   _check_moved(kind)
   return kind
 
@@ -82,7 +85,7 @@ def _check_moved(kind: type[Task]) -> None:
 
 
 @functools.cache
-def _import_place(place: str) -> Any:
+def _import_place(place: str) -> types.ModuleType:
   """Imports a module, by its file or its dotted name, once; returns it."""
   if not place.endswith(".py"):
     return importlib.import_module(place)

@@ -164,9 +164,9 @@ class Evaluator:
   ) -> Outcome:
     """Evaluates every example of the split once; returns the outcome.
 
-    Only `metrics`, `by_class` and `chance` of the outcome are sure to work
-    without `detail`, and `write` without `examples` is not. Raises ValueError
-    if no image can be read.
+    Without `detail`, some outcomes have `metrics`, `by_class` and `chance`
+    alone; without `examples`, some cannot `write`. Raises ValueError if no
+    image can be read.
     """
     return self.metric(params, track, detail=detail, examples=examples).result()
 

@@ -52,7 +52,7 @@ PROBES = Curves(
 """The chart of the probes of a run without labels."""
 
 SINCE_START = Curves(
-  "Nearest neighbours that are those of the start",
+  "Share of nearest neighbours that are the same as at the start",
   {Split.START.key("kept"): ""},
   percent=True,
 )
@@ -136,9 +136,9 @@ class Outcome:
 
   @property
   def chance(self) -> float | None:
-    """The task's score of answers that do not depend on the image, or None.
+    """The task's score of answers that ignore the image; None if not known.
 
-    They are mostly one answer for all examples. None if it is not known.
+    Mostly they are one answer for all images, such as the commonest class.
     """
     return None
 
@@ -154,9 +154,10 @@ class Outcome:
 
   @property
   def constant(self) -> bool:
-    """Whether all examples have the same answer, though their labels differ.
+    """Whether all of two or more examples have the same answer.
 
-    Without labels, their images differ. Always False unless a subclass tells.
+    It is False if a subclass can tell that one answer is right for all, and in
+    this class.
     """
     return False
 

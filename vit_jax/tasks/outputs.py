@@ -145,9 +145,9 @@ class OutputsOutcome(Outcome):
     ]
 
   def worst(self, rows: np.ndarray) -> list[Example]:
-    """The six examples of these rows with the highest loss, and their answers.
+    """At most six examples of these rows, those of the highest loss.
 
-    There may be fewer rows.
+    Their captions have the labels and the answers.
     """
     order = rows[np.argsort(-self.loss[rows], kind="stable")]
     examples = []

@@ -8,7 +8,13 @@ objective's files when they are first used.
 
 import dataclasses
 import importlib
-from typing import Any
+import types
+from typing import TYPE_CHECKING, Any
+
+from vit_jax.runtime.settings import Section
+
+if TYPE_CHECKING:
+  from vit_jax.data.reading.labels import Labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Record:
     """What the keys of its section need: a `data.task` with its name, or ""."""
     return f"data.task={self.name}" if self.labels else ""
 
-  def is_on(self, section: Any) -> bool:
+  def is_on(self, section: Section) -> bool:
     """Whether its section chooses it: the first key is not at its default.
 
     No section chooses an objective that has labels.
@@ -51,11 +57,11 @@ class Record:
     """Imports the class of the task, and returns it."""
     return getattr(self._module("task"), self.task)
 
-  def settings(self) -> Any:
+  def settings(self) -> type[Section]:
     """Imports the class of its section, and returns it."""
     return getattr(self._module("settings"), self.section)
 
-  def _module(self, name: str) -> Any:
+  def _module(self, name: str) -> types.ModuleType:
     """Imports a file of the objective's folder, by its name."""
     return importlib.import_module(f"vit_jax.tasks.{self.name}.{name}")
 
@@ -138,8 +144,8 @@ SECTIONS = tuple(record.name for record in _EVERY if record.section)
 """The sections of a configuration that objectives of the same name have."""
 
 
-def labels_of(task: str) -> Any:
-  """The kind of labels of a task by its name, `data.reading.labels.Labels`.
+def labels_of(task: str) -> "Labels":
+  """The kind of labels of a task, by its name.
 
   A task that the user defines is not imported here; single-class labels are
   assumed. Code that opens data takes the `labels` of that task's class instead.
@@ -152,7 +158,7 @@ def labels_of(task: str) -> Any:
   )
 
 
-def sections() -> dict[str, Any]:
+def sections() -> dict[str, type[Section]]:
   """The class of the section of each objective that has one, by its name."""
   return {
     record.name: record.settings()

@@ -205,7 +205,8 @@ class Task:
   def keeps_parts(self) -> bool:
     """Whether a run always starts from the checkpoint's parts of this task.
 
-    Such a part is a head or a decoder; other tasks make new ones.
+    Such a part is a head or a decoder. Runs of other tasks make new ones,
+    unless `transfer.keep_head` is set.
     """
     return False
 

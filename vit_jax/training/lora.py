@@ -127,6 +127,7 @@ def _init_factors(
   shape = array.shape
   axes = getattr(kernel, "names", (None,) * len(shape))
   _, outputs = parts.kernel_axes(path, len(shape), axes)
+  # The axes of stacked layers come first, then those of inputs and of outputs.
   lead = parts.stacked_axes(path)
   cut = outputs[0]
   normal = nn.initializers.normal(1 / math.sqrt(math.prod(shape[lead:cut])))

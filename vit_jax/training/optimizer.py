@@ -225,7 +225,7 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
 
 
 def _scale_by_muon(settings: OptimizerSettings, parts: Parts | None) -> Tx:
-  """Replaces the momentum of a matrix by nearly its closest orthogonal matrix.
+  """Replaces a matrix's momentum by roughly the nearest orthogonal matrix.
 
   With momentum b, gradient g and m = b m + (1 - b) g, Nesterov's momentum is
   b m + (1 - b) g. Optax divides the first term by 1 - b^(t + 2) and the second

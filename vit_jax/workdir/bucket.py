@@ -17,18 +17,19 @@ import jax
 from etils import epath
 
 from vit_jax.runtime import extras
+from vit_jax.runtime.files import Path
 
 PATIENCE = 30  # Seconds during which a failed request is retried.
 _ROLES = "Storage Object User (roles/storage.objectUser) and "
 _ROLES += "Storage Legacy Bucket Reader (roles/storage.legacyBucketReader)"
 
 
-def is_address(path: Any) -> bool:
+def is_address(path: Path) -> bool:
   """Whether a path is an address such as gs://bucket/run, not a local one."""
   return "://" in os.fspath(path)
 
 
-def blob(address: Any) -> Any:
+def blob(address: Path) -> Any:
   """The object at an address, a `Blob` of google-cloud-storage.
 
   Raises ValueError without the extra `gcs`, and OSError without credentials.
@@ -67,7 +68,7 @@ class LibraryError(Exception):
 
 
 @contextlib.contextmanager
-def as_library_error(path: Any) -> Iterator[None]:
+def as_library_error(path: Path) -> Iterator[None]:
   """Raises a `LibraryError` for any error of a store's libraries.
 
   So they can be told from errors in our own code. Errors on a local path, and
@@ -141,19 +142,19 @@ def _list_below(folder: epath.Path, **options: Any) -> tuple[Any, str]:
   return bucket.list_blobs(prefix=prefix, retry=retry(), **options), prefix
 
 
-def exists(address: Any) -> bool:
+def exists(address: Path) -> bool:
   """Whether there is an object; unlike epath, raises if that is unclear."""
   return blob(address).exists(retry=retry())
 
 
-def size(address: Any) -> int:
+def size(address: Path) -> int:
   """The number of bytes of an object; 0 if it is not there."""
   target = blob(address)
   current = target.bucket.get_blob(target.name, retry=retry())
   return current.size if current else 0
 
 
-def append(address: Any, data: bytes) -> None:
+def append(address: Path, data: bytes) -> None:
   """Adds bytes to an object, which is made if it is not there.
 
   The store joins the old object and the new bytes; no old byte is sent again.

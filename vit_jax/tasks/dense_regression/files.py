@@ -1,7 +1,7 @@
 """The numbers of an image's pixels as a file, and in colours."""
 
 import dataclasses
-from typing import Any
+from typing import IO
 
 import numpy as np
 from jaxtyping import Float
@@ -52,7 +52,7 @@ class NumberFiles:
       beyond = (numbers < 0) | (numbers > _MOST * self.level)
       self.cut += int(beyond.sum())
 
-  def save(self, numbers: Numbers, out: Any) -> None:
+  def save(self, numbers: Numbers, out: IO[bytes]) -> None:
     """Writes the numbers of an image to an open file."""
     if not self.level:
       Image.fromarray(numbers.astype(np.float32)).save(out, "TIFF")

@@ -178,7 +178,7 @@ class PixelNumbersOutcome(Outcome):
       if rows
     ]
 
-  def _example(self, row: Any) -> Example:
+  def _example(self, row: int) -> Example:
     unit = f" {self.unit}" if self.unit else ""
     caption = f"mean absolute error {self.each_error[row]:.4g}{unit}"
     alt = f"An image, its target, and the model's answer, {caption}"

@@ -419,7 +419,8 @@ def best_threshold(
 ) -> float:
   """The threshold of the highest F1; 0.5 if no example has the label.
 
-  It lies halfway between the lowest score that it accepts and the next lower.
+  It lies halfway between the lowest score that it accepts and the next lower
+  one, if there is one.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.multilabel.task import best_threshold

@@ -22,6 +22,7 @@ from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.metrics import Evaluator, Gathered, Measure, gathering
 from vit_jax.tasks.outcome import Example, Examples, Outcome, Stream, Table
 from vit_jax.tasks.outputs import alike
+from vit_jax.tasks.pairs.objective import Contrast
 from vit_jax.tasks.pairs.retrieval import RECALLS, WAYS, Ranks, ranks
 from vit_jax.training import sharding
 from vit_jax.training.contrastive import text_groups
@@ -76,7 +77,7 @@ def _most_captions(source: Source) -> int | None:
 
 
 def _make_batch_loss(
-  objective: Any, batch_size: int
+  objective: Contrast, batch_size: int
 ) -> Callable[[Gathered], float]:
   """Returns a function from the embeddings of a split to the mean loss.
 
@@ -85,8 +86,11 @@ def _make_batch_loss(
   compared with the training loss.
   """
 
-  def compare(u: Any, v: Any, log_scale: Any, bias: Any, groups: Any) -> Array:
-    return objective.compare(Compared(u, v, log_scale, bias), groups)[0]
+  def compare(
+    u: Array, v: Array, log_scale: Array, bias: Array | None, groups: Array
+  ) -> Array:
+    losses, _ = objective.compare(Compared(u, v, log_scale, bias), groups)
+    return losses
 
   compiled = jax.jit(compare)
 
@@ -230,6 +234,7 @@ class PairsOutcome(Outcome):
     captions = self._captions
     u = self.gathered.arrays["u"]
     cosines = (u[captions.owner] * captions.vectors).sum(axis=1)
+    # By image, and by cosine within an image, whose nearest caption is last.
     order = np.lexsort((cosines, captions.owner))
     is_last = np.diff(captions.owner[order], append=len(u)) > 0
     nearest = order[is_last]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -46,7 +46,7 @@ def ranks(
   u: Float[np.ndarray, "N R"],
   v: Float[np.ndarray, "K R"],
   owner: Int[np.ndarray, " K"],
-  groups: Any = None,
+  groups: Sequence[int] | np.ndarray | None = None,
 ) -> Ranks:
   """The ranks of the right answers to images u and texts v, unit vectors.
 

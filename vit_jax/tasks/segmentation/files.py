@@ -1,7 +1,7 @@
 """The classes of an image's pixels as a file, and in colours on the image."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import IO
 
 import numpy as np
 from jaxtyping import Int
@@ -37,7 +37,7 @@ class MaskFiles:
       more[: len(self.counts)] += self.counts
       self.counts = more
 
-  def save(self, mask: Mask, out: Any) -> None:
+  def save(self, mask: Mask, out: IO[bytes]) -> None:
     """Writes a mask to an open file."""
     if len(self._names) > IGNORED or mask.max(initial=0) > IGNORED:
       Image.fromarray(mask.astype(np.uint16)).save(out, "PNG")

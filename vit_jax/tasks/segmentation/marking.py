@@ -139,7 +139,7 @@ def _mean_of_windows(
   h, w = (side // P for side in size)  # The patches of a window.
   total, count = np.zeros(0), np.zeros(0)
   for top, left, logits in windows:
-    # A window's side has a whole number of cells per patch, so windows fit.
+    # Windows begin at patches, so a patch's side has a whole number of cells.
     cells, K = max(1, logits.shape[0] // h), logits.shape[2]
     if not count.size:
       rows, columns = (side // P * cells for side in image.shape[:2])
@@ -180,7 +180,7 @@ def _check_size(
 def starts(length: int, window: int, P: int) -> list[int]:
   """Where windows begin along a side, all in pixels: at edges of patches.
 
-  Neighbouring windows overlap by a third or more.
+  Neighbouring windows of two patches a side or more overlap by a third or more.
 
   >>> from vit_jax.tasks.segmentation.marking import starts
   >>> starts(64, window=32, P=8), starts(32, window=32, P=8)

@@ -9,7 +9,7 @@ from vit_jax.runtime.settings import Section, setting
 KINDS = ("linear", "small", "dpt")
 
 
-def _check_head_size(settings: Any) -> None:
+def _check_head_size(settings: "PatchHeadSettings") -> None:
   """Raises ValueError if `head_size` is set for a head of one layer."""
   if settings.head == "linear":
     raise ValueError(

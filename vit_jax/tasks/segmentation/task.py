@@ -318,7 +318,7 @@ class SegmentationOutcome(Outcome):
       if rows
     ]
 
-  def _example(self, row: Any) -> Example:
+  def _example(self, row: int) -> Example:
     caption = f"mean IoU {self.each_iou[row]:.1%}"
     index = int(self.gathered.index[row])
     alt = f"An image, its mask, and the model's answer, {caption}"

@@ -113,8 +113,8 @@ class SelfDistillation(Objective):
     gram_steps = length.steps(s.gram_every)
     if gram_steps and not s.gram_weight:
       raise ValueError(
-        "self_distillation.gram_every has no effect without gram_weight: set a "
-        "weight, such as 1.0, or leave it out."
+        "self_distillation.gram_every has no effect without gram_weight: set "
+        "gram_weight, such as 1.0, or leave gram_every out."
       )
     return dataclasses.replace(
       self,
@@ -434,9 +434,9 @@ def _mean_of_two(values: Float[Array, " R"]) -> Float[Array, " B"]:
 
 
 def most_masked(N: int, share: float) -> int:
-  """The size of the largest mask that covers a share of N patches or less.
+  """The number of patches of the largest mask, among N patches.
 
-  It has at least one patch.
+  A mask covers at most `share` of them, but may always have one.
   """
   return max(1, int(N * share))
 
