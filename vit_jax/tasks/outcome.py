@@ -52,7 +52,7 @@ PROBES = Curves(
 """The chart of the probes of a run without labels."""
 
 SINCE_START = Curves(
-  "Share of nearest neighbours that are the same as at the start",
+  "Share of nearest neighbours kept since the start",
   {Split.START.key("kept"): ""},
   percent=True,
 )
@@ -156,8 +156,8 @@ class Outcome:
   def constant(self) -> bool:
     """Whether all of two or more examples have the same answer.
 
-    It is False if a subclass can tell that one answer is right for all, and in
-    this class.
+    A subclass may say False where one answer is right for all of them; this
+    class always does.
     """
     return False
 
