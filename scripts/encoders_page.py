@@ -46,14 +46,14 @@ weights: read them before you use or share weights.
 PARTS = """\
 ## What each of them can do
 
-"Same" counts the library's architectures of the family that give the same answer
-here, out of all that it has. All families can be trained: `model.block` is the preset
-to train one from scratch, and families without a preset are the paper's `Vit` or start
+"Same" counts the library's architectures of the family that give the same answer here,
+out of all that it has. All families can be trained: `model.block` is the preset to
+train one from scratch, and families without a preset are the paper's `Vit` or start
 from a checkpoint. The fast form is that of attention on TPUs
 ([scaling](evidence/scaling.md)). The last column is the pooling of the library, which
-loading keeps. Where some models of a family pool otherwise, "of" tells which: those of
-this library, those whose architecture or class has this in its name, or those with this
-entry in config.json. `--pooling` sets another pooling
+loading keeps. Where some models of a family pool otherwise, the words after "of" tell
+which: a library, a part of the name of the architecture or the class, or an entry of
+config.json. `--pooling` sets another pooling
 ([compared](evidence/results.md#poolings-and-bfloat16-on-trained-weights)). Files of
 facebookresearch/dinov2 and of open_clip (CLIP, MetaCLIP, SigLIP), and
 `flax_model.msgpack` of transformers 4, are read as well, but not written.
