@@ -97,8 +97,9 @@ def define_flags() -> None:
 def main(_: list[str]) -> int:
   """Prints the estimate, or tunes with --tune; returns the exit code.
 
-  Raises ValueError if flags do not fit together, a file cannot be written under
-  its name, or the configuration cannot be built.
+  Raises ValueError if flags do not fit together, the topology is unknown, a
+  file cannot be written under its name, the configuration cannot be built, or
+  the compiler fails otherwise than for lack of memory.
   """
   options = flags.FLAGS
   topology = options.topology

@@ -37,7 +37,7 @@ def layers_of(
 ) -> tuple[int, ...]:
   """The four layers that a head reads, counted from 1.
 
-  `layers` may be (): they are then the last of each quarter of the model.
+  If `layers` is (), they are the last layer of each quarter of the model.
   Raises ValueError, which names the setting `task`.layers, for any other number
   of layers than four.
   """

@@ -358,7 +358,9 @@ class ExtendedBlock(nn.Module):
     )
     return dataclasses.replace(rope, frequencies=learned)
 
-  def _layer_scale(self, name: str, z: TokenValues) -> tuple[Any, Callable]:
+  def _layer_scale(
+    self, name: str, z: TokenValues
+  ) -> tuple[Array | None, Callable]:
     """LayerScale's learned factors of a branch, one per channel.
 
     The first result has factors for the branch's last weights, or is None. The

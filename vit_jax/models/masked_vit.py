@@ -88,7 +88,10 @@ class MaskedVit(Composed):
 
   @nn.compact
   def head(self, y: Pooled) -> Pooled:
-    """The values predicted for each patch, (B, M, K)."""
+    """The values predicted for each patch, (B, M, K).
+
+    Without classes, it gives the features of an image, (B, D).
+    """
     if not self.num_classes:
       return self.representation(y)
     return classifier(self.num_classes, self.head_bias, self.param_dtype)(y)

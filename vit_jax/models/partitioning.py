@@ -229,7 +229,7 @@ class Projection(nn.Module):
     y = jax.lax.dot_general(x.astype(self.dtype), kernel, axes)
     return y if bias is None else y + bias[(None,) * (y.ndim - bias.ndim)]
 
-  def weights(self, scale: ArrayLike = 1.0) -> tuple[Array, Any]:
+  def weights(self, scale: ArrayLike = 1.0) -> tuple[Array, Array | None]:
     """The kernel and the bias, scaled, cast and gathered; None for no bias.
 
     `scale` is one factor, or one for each entry of the last axis.

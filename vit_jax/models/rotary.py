@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from vit_jax.models.attention import Keys
@@ -67,7 +68,7 @@ class Rope:
     """Whether any of the angles is learned."""
     return self.learned or self.first is not None
 
-  def init(self, key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+  def init(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Frequencies (2, k, D_h / 2) to start from.
 
     Half of them fall from 1 towards 1 / theta in a direction that is drawn for

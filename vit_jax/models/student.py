@@ -53,7 +53,7 @@ def widths_of(
   images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
   init = model.init_with_output
 
-  def run(key: Array, x: Array) -> Any:
+  def run(key: Array, x: Array) -> dict[str, Array]:
     return init(key, x, method=outputs_of)[0]
 
   outputs = jax.eval_shape(run, jax.random.key(0), images)

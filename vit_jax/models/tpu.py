@@ -235,8 +235,8 @@ def attend(
 def _forward(q, k, z, W_v, b_v, W_out, b_out, dtype=jnp.float32, mask=None):
   """The result of `attend`, and what `_backward` needs.
 
-  E has the exponentials, keys above queries, (k, B, S, S); `scale` is 1 / their
-  sum over the keys, (k, B, 1, S).
+  E has the exponentials, (k, B, keys, queries), and `scale` is 1 / their sum
+  over the keys, (k, B, 1, queries).
   """
   v, (z, *_) = _project_forward(z, W_v, b_v)
   logits = _logits("hbeq,hbek->hbkq", q, k, dtype)  # (k, B, S, S)
@@ -456,7 +456,7 @@ def _blocks_backward(dtype: DTypeLike, saved: tuple, dSA: Array) -> tuple:
   return *(d.reshape(x.shape) for d, x in pairs), None
 
 
-def _softmax_gradient(factors: tuple[Array, ...], dtype: Any) -> Array:
+def _softmax_gradient(factors: tuple[Array, ...], dtype: DTypeLike) -> Array:
   """The gradient of the logits from (A, dA, sum of A dA over keys)."""
   A, dA, shift = factors
   return (A * (dA - shift)).astype(dtype)
@@ -477,9 +477,9 @@ def _blocks(*arrays: Array) -> list[Array]:
 
 
 def _seen_in_blocks(segments: Segments | None, heads: int) -> Callable:
-  """A function from a block's number to which keys its queries see, (n, S, T).
+  """A function of a block's number: whether a query sees a key, (n, S, T).
 
-  It returns None if all queries see all keys.
+  The function returns None if all queries see all keys.
   """
   if segments is None:
     return lambda i: None
@@ -612,7 +612,7 @@ def _logits(axes: str, q: Array, k: Array, dtype: DTypeLike) -> Array:
   return jnp.einsum(axes, q, k, preferred_element_type=widest).astype(dtype)
 
 
-def _in_order(x: Array) -> Any:
+def _in_order(x: Array) -> Array:
   """The array, laid out in memory in the order of its axes."""
   if splits("heads"):  # A layout would make the compiler gather it whole first.
     axes = ("heads", "batch") if x.ndim == 4 else ("batch",)

@@ -186,7 +186,7 @@ class TwoTowers(Composed):
       return log_scale, None
     return log_scale, self._scalar(BIAS, self.first_bias)
 
-  def _scalar(self, name: str, first: float) -> Any:
+  def _scalar(self, name: str, first: float) -> Array:
     """The parameter `name`, one number that starts at `first`."""
     init = with_axes(nn.initializers.constant(first), ())
     return self.param(name, init, (), jnp.float32)

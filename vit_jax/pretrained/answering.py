@@ -406,7 +406,7 @@ class Answering(Opened):
 
   def embed_texts(
     self, texts: str | Sequence[str], *, batch_size: int = 64
-  ) -> Any:
+  ) -> np.ndarray:
     """The vectors of texts, to be compared with `features` of images.
 
     Scale both to length 1 first, as in `docs/howto/image_and_text.md`.

@@ -107,7 +107,8 @@ def loaded_from(
   """A loaded model of parameters in memory; the arguments are those of `save`.
 
   Raises ValueError if the parameters are not those of the model, its image size
-  is unknown, or the names are not one for each class.
+  is unknown or given beside the preprocessing, or the names are not one for
+  each class.
   """
   origin = model.origin or Origin("a model in memory", "vit_jax", None)
   names = origin.class_names if class_names is None else tuple(class_names)

@@ -111,9 +111,9 @@ def load_text(
 ) -> LoadedText:
   """Loads the text tower of a run on pairs, or of a published model.
 
-  It embeds texts, as vectors (N, R), by `embed`, which lie near those of the
-  images that they describe, and classifies images by `head`. With a model that
-  is loaded already, `loaded.embed_texts` does the same.
+  Its `embed` gives the vectors of texts, (N, R), which lie near those of the
+  images that the texts describe, and its `head` a classifier of images. With a
+  model that is loaded already, `loaded.embed_texts` gives the same vectors.
 
   Args:
     source: A run on pairs, or a path, an address or a name, as for
@@ -393,8 +393,8 @@ def _at_size(
   """A copy whose positions fit the requested image size, if there is one.
 
   `grid` has the patches along height and width that the stored positions are
-  for. Raises ValueError if an interpolation is given for a model that
-  interpolates its positions itself.
+  for. Raises ValueError if patches do not fill images of that size, or if an
+  interpolation is given for a model that interpolates its positions itself.
   """
   if "image_size" not in image_options:
     return loaded

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.transforming.sizes import AnySize
 from vit_jax.models import Origin, from_fields
 from vit_jax.models.grid import Grid, param_shapes
 from vit_jax.models.parts import Parts
@@ -467,7 +468,7 @@ def _takes_one_size(model: Any) -> bool:
 
 def _patches_of_any_size(
   model: Any, pictures: Preprocessing, image_options: Mapping[str, Any]
-) -> Any:
+) -> AnySize | None:
   """The field `patches` of the preprocessing, for pictures of any size.
 
   It is None if the model takes pictures of one size. Raises ValueError if the

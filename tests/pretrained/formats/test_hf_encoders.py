@@ -390,7 +390,7 @@ def test_what_no_family_can_express_is_refused(to, fields, message):
 
 def test_a_table_that_is_not_square_is_refused():
   model, _ = random_model((16, 24), pooling="token_gap", **MODERN)
-  with pytest.raises(ValueError, match="positions are for 16 x 24 patches"):
+  with pytest.raises(ValueError, match="positions are for images of 16 x 24"):
     check_expressible(model, "hf")
 
 

@@ -135,7 +135,7 @@ def size_for_config(vit: BaseVit) -> int | list[int]:
 
 
 def table_size(vit: Any) -> tuple[int, int] | None:
-  """Height and width in pixels that the positions are for.
+  """Height and width in pixels that the positions are for; None if not known.
 
   The patches may leave out the last pixels of the model's images.
   """

@@ -55,9 +55,10 @@ def is_depth(config: Mapping[str, Any]) -> bool:
 
 
 def of_encoder(config: Mapping[str, Any]) -> dict[str, Any]:
-  """The configuration of a DPT's encoder; any other as it is.
+  """The configuration of a DPT's encoder, from that of the whole DPT.
 
-  Raises ValueError if a DPT's encoder has no configuration of its own.
+  Any other configuration is returned as it is. Raises ValueError if a DPT's
+  encoder is not a DINOv2, or the configuration does not describe it.
   """
   if not is_depth(config):
     return {**config}

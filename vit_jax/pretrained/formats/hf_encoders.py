@@ -406,7 +406,7 @@ def _judge(family: Transformers, vit: Any) -> _Verdict:
     h, w = architecture.table_size(vit) or (1, 1)
     if h != w:
       reasons.append(
-        f"the model's positions are for {h} x {w} patches, not for a square"
+        f"the model's positions are for images of {h} x {w}, not for a square"
       )
   return verdict(0, reasons)
 

@@ -41,7 +41,7 @@ def saved_names(names: Iterable[str]) -> dict[str, str]:
   """The name that `save_pretrained` gives -> the name in a file.
 
   Release 5.23 leaves out the base before the layers of some models (MSN).
-  InternViT has the same names in both.
+  The two names of an InternViT's array are always the same.
   """
   names = [*names]
   if any(_INTERNVIT in name for name in names):

@@ -53,8 +53,8 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
     grid: The patches of an image along height and width, if a user gives them.
 
   Raises:
-    ValueError: if a patch covers several times, if nothing tells how many of
-      the positions are those of the first, or as `timm.infer` does.
+    ValueError: if a patch covers images of several times, if nothing tells how
+      many positions one image has, or as `timm.infer` does.
   """
   _, channels, times, P, _ = need(shapes, _KERNEL, 5)
   if times != 1:

@@ -90,7 +90,7 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def unused(shapes: Shapes) -> list[str]:
-  """Names of the arrays that only MAE's pre-training needs, or are computed."""
+  """Names of the arrays that only MAE needs, and of those that we compute."""
   beginnings = ("mask_token", "decoder_")
   index = "relative_position_index"  # In old files; it is computed.
   return [
