@@ -59,7 +59,7 @@ facebookresearch/dinov2 and of open_clip (CLIP, MetaCLIP, SigLIP), and
 `flax_model.msgpack` of transformers 4, are read as well, but not written.
 """  # noqa: E501
 COUNTED = """\
-## How many of all
+## How many encoders give the same answers
 
 We took every plain Vision Transformer and hybrid of timm and every such class of
 transformers, with two layers at its real width, random weights and a new head of seven

@@ -123,7 +123,7 @@ def convert(
   conversion.check_format(to)
   if folder is None:
     raise ValueError(
-      "the folder to write is missing, as in "
+      "the folder to write is missing: give it, as in "
       'vit_jax.convert("runs/mine", "out_dir", to="hf").'
     )
   conversion.convert(source, folder, to, **options)

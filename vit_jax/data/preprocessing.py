@@ -118,8 +118,8 @@ class Preprocessing:
   def check_one_size(self, what: str) -> None:
     """Raises ValueError if images keep their proportions, so sizes differ.
 
-    `what` says in the message what needs one size, with its verb, such as "an
-    exported program takes".
+    `what` is a subject and its verb for the message, such as "an exported
+    program takes", to which the message adds "images of one size".
     """
     if self.patches is not None:
       raise ValueError(

@@ -194,7 +194,9 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
   member = archive.getinfo(f"{name}.npy")
   is_stored = member.compress_type == zipfile.ZIP_STORED
   if not is_stored or member.file_size > size:
-    raise ValueError(f"its array {name!r} is compressed, or claims too much")
+    raise ValueError(
+      f"its array {name!r} is compressed, or claims more bytes than there are"
+    )
   with archive.open(member) as stream:
     np.lib.format.read_magic(stream)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)

@@ -109,7 +109,7 @@ def _refuse_without_model(
     unusable = ["probabilities", *unusable]
   if unusable:
     raise ValueError(
-      f"--{unusable[0]} needs --model=CHECKPOINT, whose representations tell "
+      f"--{unusable[0]} needs --model=CHECKPOINT, whose representations find "
       "the label errors."
     )
 

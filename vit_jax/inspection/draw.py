@@ -128,7 +128,7 @@ def attention_picture(
   if len(pictures) != 1:
     raise ValueError(
       f"{len(pictures)} images were given, and a picture of attention shows "
-      "one: call it for each."
+      "one: give a single image in each call."
     )
   (picture,) = pictures
   read = read_image(picture, _reader(loaded.preprocessing))

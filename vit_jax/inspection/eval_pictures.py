@@ -143,7 +143,7 @@ def _make_answers(
 def chosen_examples(
   source: Source, preprocessing: Preprocessing, count: int
 ) -> list[tuple[int, np.ndarray, Any]]:
-  """Readable images, spread evenly over the split.
+  """Readable images, spread evenly over the split, at most `count`.
 
   Returns the index, the pixels (H, W, 3) and the label of each.
   """
@@ -154,7 +154,10 @@ def chosen_examples(
 def chosen_rows(
   source: Source, preprocessing: Preprocessing, count: int
 ) -> list[Row]:
-  """`chosen_examples`, with the arrays of the transform for the pixels."""
+  """Readable images, spread evenly over the split, at most `count`.
+
+  The arrays of a row are those that the evaluation's transform makes.
+  """
   transform = preprocessing.transform()
   count = min(count, len(source))
   places = np.linspace(0, len(source) - 1, count).round().astype(int)

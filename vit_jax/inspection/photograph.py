@@ -40,8 +40,8 @@ def in_colours(
 ) -> Shaped[np.ndarray, "*B H W 3"]:
   """Makes pictures of images with any number of channels.
 
-  The first of one or two channels is shown in grey; the first three of more are
-  red, green and blue.
+  The first of one or two channels is shown in grey; the first three of more
+  channels are shown as red, green and blue.
   """
   if image.shape[-1] < 3:
     return np.repeat(image[..., :1], 3, axis=-1)

@@ -254,7 +254,8 @@ class PatchDropout(nn.Module):
     draw = jax.random.uniform(self.make_rng("dropout"), (B, N))
     if tokens.mask is not None:
       draw = jnp.where(tokens.mask, draw, -1)
-    # A sort stays on the device that has the image; `top_k` would gather all.
+    # A sort stays on the device that has the image; `top_k` would gather the
+    # numbers of all images.
     highest = jnp.argsort(draw, axis=1, descending=True)[:, :n]
     return tokens.take(jnp.sort(highest, axis=1))
 

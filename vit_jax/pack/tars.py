@@ -151,6 +151,8 @@ def _read_samples(
   before `x.seg.png`. If there is no label, the names of captions decide in the
   same way.
 
+  `lacks` is given a message on the first image without a label, and on the
+  first without captions; `hidden` counts the hidden images, which are skipped.
   Raises ValueError for an image that has neither a label nor captions, for an
   image to which both readings of its name give a label, and for two images of a
   sample with equally many dots.

@@ -100,7 +100,8 @@ def _open(
   reads the sizes off their shapes and config.json (`infer`), and says which
   array is which parameter (`rules`); `_fit` builds the model, and checks these
   rules against its parameters. No array is read before the model's parameters
-  are asked for, and then one at a time (`read`).
+  are asked for, and then one at a time (`read`). Arguments, results and errors
+  are those of `open_published`.
   """
   config, path = hf_dpt.of_encoder(files.config), files.weights
   architectures.check_supported(config)
@@ -144,7 +145,7 @@ def _open(
   if files.pictures:
     explicit |= {*guesses.PICTURES}
   guessed = guesses.facts(architecture.guessed, explicit, model)
-  # Only those outside: commands that train or convert list the unused ones.
+  # Commands that train or convert list the unused arrays themselves.
   say_left_out(source, outside)
   lines = [*naming.notes, *architecture.notes]
   lines += _image_lines(model, preprocessing, architecture, image_options)

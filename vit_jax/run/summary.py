@@ -353,7 +353,7 @@ def closing(
     if best is not None:
       options.append("--best")
     report = " ".join(["vit_jax report", *options])
-    if is_own(plan.task):  # No checkpoint imports it.
+    if is_own(plan.task):  # A checkpoint cannot import the task's file.
       options.append(f"--task={shlex.quote(plan.settings.data.task)}")
     evaluate = " ".join(["vit_jax evaluate", *options])
     lines.append(f"Evaluate its checkpoint with: {evaluate}")

@@ -183,7 +183,10 @@ def unknown_flag(error: flags.UnrecognizedFlagError, takes: str = "") -> str:
 
 
 def _for_weights(name: str, takes: str) -> str:
-  """A hint on how to give a command its weights; "" if it takes no weights."""
+  """A hint on how to give a command its weights; "" if it takes no weights.
+
+  `name` is the unknown flag; `takes` has the names of the command's arguments.
+  """
   if "pretrained" in flags.FLAGS:
     hint = "did you mean --pretrained?"
     if name == "model":

@@ -63,9 +63,9 @@ def decode_image(encoded: bytes, image_spec: ImageSpec = RGB) -> np.ndarray:
 
   Returns the image, uint8 of shape (H, W, channels). A JPEG of more than
   `example.MAX_PIXELS` pixels is decoded at half its height and width, or less.
-  Raises
-  UnreadableImageError if the file is empty, cut short, damaged or of another
-  format, or the image has too many pixels or not the channels of `image_spec`.
+  Raises UnreadableImageError if the file is empty, cut short, damaged or of
+  another format, or the image has too many pixels or not the channels of
+  `image_spec`.
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")

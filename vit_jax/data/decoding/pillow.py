@@ -313,9 +313,9 @@ def _wide_samples(
     alpha = tags.get(_EXTRA_SAMPLES, (_PLAIN_ALPHA,))
     if image.mode not in ("RGB", "RGBA") or {*alpha} != {_PLAIN_ALPHA}:
       raise UnreadableImageError(
-        "it has planes of 16 bits that are stored apart, which are not read "
-        f"with its mode, {image.mode}: save it with the samples of a pixel "
-        "together."
+        "it stores each channel of 16 bits as a plane of its own, which is not "
+        f"read for images of mode {image.mode}: save it with the channels of a "
+        "pixel side by side."
       )
     return _bands(encoded)[0]
   if window is None and "transparency" not in image.info:

@@ -261,8 +261,9 @@ def _label_columns(
 ) -> tuple[list[str], bool]:
   """The columns of the labels, and whether their names or the settings say so.
 
-  A guess by the cells counts as said, since `label_file` notes it. Raises
-  ValueError if it cannot be told which columns have the labels.
+  If the cells tell, the second result is true as well, since `label_file`
+  prints a line on that. Raises ValueError if it cannot be told which columns
+  have the labels.
   """
   header = [*rows[0]]
   there = {*others}

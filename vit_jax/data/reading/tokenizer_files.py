@@ -213,8 +213,9 @@ def new_tokenizer(
   library is not installed.
 
   Args:
+    texts: The texts to count parts of words in.
     most_tokens: The largest size of the vocabulary.
-    length: T, as in `TokenizerFiles`.
+    length: The number of tokens to which a text is cut or filled up.
   """
   library: Any = extras.load("tokenizers", "text")
   made = library.Tokenizer(library.models.BPE())

@@ -46,7 +46,8 @@ def resize(image: Pixels, size: tuple[int, int], interpolation: str) -> Pixels:
 def resize_nearest(image: Pixels, size: tuple[int, int]) -> Pixels:
   """Resizes (h, w, C) to (H, W, C) by the pixels that the new centres lie in.
 
-  Where a centre lies between two pixels, torchvision's 32 bits choose.
+  Where a centre lies between two pixels, rounding to 32 bits decides, as in
+  torchvision.
   """
   places = []
   for old, new in zip(image.shape, size, strict=False):

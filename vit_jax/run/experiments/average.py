@@ -30,8 +30,10 @@ _STEPS = 10  # Steps of a walk from the start to the run.
 
 Arrays = Mapping[str, Any]
 """The arrays of a model's parameters, by path."""
-# What `mean`, `greedy_soup` and `best_mixture` return: the averaged arrays,
-# their metrics, and words on how they were averaged.
+# `mean`, `greedy_soup` and `best_mixture` take the arrays of the runs, the
+# metrics of each, the function that scores arrays, and the key of the metric to
+# maximise. They return the averaged arrays, their metrics, and words on how
+# they were averaged.
 _Outcome = tuple[Arrays, dict[str, Any], str]
 _Score = Callable[[Arrays], dict[str, Any]]  # From arrays to their metrics.
 
@@ -212,7 +214,7 @@ def greedy_soup(
 def best_mixture(
   trees: Sequence[Arrays], members: Sequence[Any], score: _Score, key: str
 ) -> _Outcome:
-  """The best mixture of two runs, whose metrics are `members`.
+  """The best mixture of two runs, by the metric `key`.
 
   Of mixtures with equal scores, it is that with most of the second run.
   """
