@@ -254,7 +254,10 @@ def _bars(
 
 
 def _count(axis: Any, count: int) -> None:
-  """Numbers the grids along an axis from 1, with at most about 15 labels."""
+  """Numbers `count` grids along an axis from 1, with at most about 15 labels.
+
+  Each grid has `count` cells along the axis, and a gap of one follows it.
+  """
   every = -(-count // 15)
   grids = np.arange(0, count, every)
   middles = grids * (count + 1) + (count - 1) / 2

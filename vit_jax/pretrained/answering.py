@@ -311,7 +311,7 @@ class Answering(Opened):
     if rows.shape[1] != query.shape[1]:
       raise ValueError(
         f"{self.origin.source} gives {rows.shape[1]} numbers for an image and "
-        f"{query.shape[1]} for a text, which are not compared."
+        f"{query.shape[1]} for a text, which cannot be compared."
       )
     neighbours = nearest.neighbours(rows, top, nearest.unit(query))
     places = neighbours.place[0].tolist()

@@ -77,7 +77,7 @@ def find_similar(
     if query_vectors.shape[1] != rows.shape[1]:
       raise ValueError(
         f"{checkpoint} gives {rows.shape[1]} numbers for an image and "
-        f"{query_vectors.shape[1]} for a text, which are not compared."
+        f"{query_vectors.shape[1]} for a text, which cannot be compared."
       )
     result = Answers.of(
       query, query_vectors, files=files, names=names, rows=rows, k=neighbours

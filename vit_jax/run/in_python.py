@@ -295,7 +295,10 @@ def _source_of(loaded: Loaded) -> str:
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """Settings by their dotted keys; raises ValueError for an unknown key."""
+  """Settings by their dotted keys.
+
+  Raises ValueError for an unknown key, and one that is given by two names.
+  """
   values = {}
   for name, value in flat(settings).items():
     key = _SHORT.get(name, name)

@@ -125,7 +125,7 @@ def _nearest(image, matrix):
 
 
 def _round_half_away(x):
-  """Rounds to the nearest whole number, and halves away from 0."""
+  """Rounds to the nearest whole number; x.5 is rounded away from 0."""
   return np.trunc(x + np.copysign(np.float32(0.5), x))
 
 

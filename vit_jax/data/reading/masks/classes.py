@@ -152,8 +152,9 @@ def _check(
   numbers: list[int],
   colours: dict[int, int],
 ) -> None:
-  """Raises ValueError for no names, too many, or colours of some classes alone.
+  """Raises ValueError if the names of classes or their colours are invalid.
 
+  There may be no names, too many, or colours for only some of the classes.
   `names`, `numbers` and `colours` are as `read_classes` has gathered them.
   """
   if not names:
