@@ -1,11 +1,11 @@
 """A dense prediction head that fuses the patches of four layers.
 
 "Vision Transformers for Dense Prediction" (DPT, arXiv:2103.13413), with the
-head that DINOv2's models for depth have. Patches of four layers (B,
-h, w, D), the first layers first, are reassembled at 4, 2, 1 and 1/2 times their
-resolution, and fused from the last to the first. The outputs have 16 times the
-resolution of the patches: (B, 16h, 16w, K), and 16 cells more along an axis
-with an odd number of patches.
+head that DINOv2's models for depth have. The patches of four layers, each
+(B, h, w, D), the first layers first, are reassembled at 4, 2, 1 and 1/2 times
+their resolution, and fused from the last to the first. The outputs have 16
+times the resolution of the patches: (B, 16h, 16w, K), and 16 cells more along
+an axis with an odd number of patches.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Images (B, H, W, C) -> logits (B, h, w, K), float32, one vector for each patch.
 The head is a dense layer, or two, over the patches' outputs of one or several
-layers after the final norm, side by side.
+layers after the final norm, side by side; `DptSegmenter` has another head.
 """
 
 from functools import partial
