@@ -251,7 +251,10 @@ def open_checkpoint(
 
 
 def _pop_image_options(overrides: dict[str, Any]) -> dict[str, Any]:
-  """Takes the keywords about images out of the overrides, and checks them."""
+  """Takes the keywords about images out of the overrides, and checks them.
+
+  Raises ValueError if one of them has an invalid value.
+  """
   image_options: dict[str, Any] = {}
   for name, (kind, *rules) in _IMAGE_OPTIONS.items():
     value = overrides.pop(name, None)

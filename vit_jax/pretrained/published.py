@@ -377,7 +377,10 @@ def _other_sizes(model: Any, architecture: Architecture) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _open_or_drop(path: pathlib.Path) -> Iterator[Arrays]:
-  """Opens the arrays of a file; a download that cannot be read is deleted."""
+  """Opens the arrays of a file; a download that cannot be read is deleted.
+
+  Raises UnreadableFileError or OSError as `open_arrays` does.
+  """
   try:
     with open_arrays(path) as arrays:
       yield arrays

@@ -77,7 +77,8 @@ def with_head(loaded: Loaded, num_classes: int) -> Loaded:
   """A copy with a new head of zeros for another number of classes.
 
   The same number keeps the head, and 0 leaves it out. The representation layer
-  stays. A line says that a head is new, and which head it replaces.
+  stays. A line says that a head is new, and which head it replaces. Raises
+  ValueError if the number is negative or not a whole number.
   """
   before = loaded.model.num_classes
   if num_classes == before:
@@ -154,7 +155,10 @@ def new_head(
 def _with_classes(
   model: Model, num_classes: int
 ) -> tuple[Model, dict[str, tuple[int, ...]]]:
-  """The model with that many classes, and the shapes of its head."""
+  """The model with that many classes, and the shapes of its head.
+
+  Raises ValueError if the number is negative or not a whole number.
+  """
   num_classes = checked("num_classes", int, num_classes, NOT_NEGATIVE)
   origin = model.origin and dataclasses.replace(model.origin, class_names=())
   changed = model.clone(num_classes=num_classes, head_bias=0.0, origin=origin)

@@ -1,7 +1,8 @@
 """Infers a model's architecture from array shapes and a JSON configuration.
 
 The configuration is untrusted: `runtime.checks.checked` and `section` validate
-each value that is taken from it.
+each value that is taken from it. These and `need` raise ValueError for what a
+file must not have, and so do all functions of `formats` that call them.
 """
 
 import dataclasses

@@ -120,7 +120,7 @@ def _of_dpt(settings: Mapping[str, Any]) -> Preprocessing:
   """The preprocessing of a DPT, whose images have sizes of their own.
 
   For other uses than answers for pixels, images are resized to the size that
-  the positions belong to.
+  the positions belong to. Raises ValueError for a value that is not supported.
   """
   if settings.get("do_center_crop"):
     raise _refusal("do_center_crop", True, "this is not supported")
@@ -264,7 +264,8 @@ def _as_clip(
 ) -> tuple[dict[str, Any], Any]:
   """ConvNext's settings and size in CLIP's form.
 
-  CLIP gives the size of the crop, ConvNext its share of the short side.
+  CLIP gives the size of the crop, ConvNext its share of the short side. Raises
+  ValueError unless `size` has a `shortest_edge`.
   """
   if not isinstance(size, dict) or "shortest_edge" not in size:
     raise _refusal("size", size, "ConvNext needs a shortest_edge")
@@ -286,7 +287,10 @@ def _sides(name: str, value: Any) -> Sides:
 
 
 def _filter(settings: Mapping[str, Any]) -> str:
-  """The name of the filter by which pictures are resized."""
+  """The name of the filter by which pictures are resized.
+
+  Raises ValueError if there is no filter of the name or number in `settings`.
+  """
   if "interpolation" in settings:
     # `write` adds it for a filter without a number.
     name = settings["interpolation"]

@@ -32,7 +32,8 @@ class TextFamily:
   defaults: Config
   # Returns the fields of the tower that are particular to the family. It gets
   # the shapes of the tower's arrays by their names without the base, those of
-  # all arrays of the file, and the tower's configuration.
+  # all arrays of the file, and the tower's configuration. It raises ValueError
+  # for a value that is not supported.
   fields: Callable[[Shapes, Shapes, Config], dict[str, Any]]
   # Beginnings of the names of the image tower's arrays, after the base.
   others: tuple[str, ...] = ()
