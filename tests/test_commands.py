@@ -419,22 +419,14 @@ def _python(code):
 @pytest.mark.parametrize(
   "name, hint",
   [
-    ("predict", "did you mean vit_jax.predict_images?"),
-    ("load", "did you mean vit_jax.load_pretrained(name)?"),
-    ("labelled_features", "did you mean loaded.labelled_features(folder), wh"),
-    ("create_model", "did you mean vit_jax.load_pretrained(name), or vit_ja"),
-    ("export", "did you mean vit_jax.export_model?"),
     ("vit_b_16", "did you mean vit_jax.load_pretrained(name) with a nam"),
     ("ViTModel", "did you mean vit_jax.load_pretrained(name), or vit_jax.mak"),
     ("AutoImageProcessor", "did you mean loaded.preprocess(images) of"),
     ("ImageFolder", "did you mean vit_jax.open_data("),
-    ("knn", "did you mean `vit_jax fewshot NAME FOLDER --probe=knn`"),
-    ("zero_shot", "did you mean loaded.predict(images, texts="),
+    ("knn", "did you mean vit_jax.fewshot(loaded, folder, probe="),
     ("find_duplicates", "did you mean loaded.find_similar(image, folder)"),
-    ("VisionTransformer", "did you mean vit_jax.make_vit?"),
     ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
     ("inspect_data", "`vit_jax inspect_data` is for a shell; in a notebook, "),
-    ("fewshot", "did you mean `vit_jax fewshot NAME FOLDER --probe=knn` in"),
     (
       "estimate",
       "`vit_jax estimate` is for a shell; in a notebook, !vit_jax estimate.",

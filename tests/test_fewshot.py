@@ -1,6 +1,7 @@
 """Few-shot evaluation of a checkpoint, and its command."""
 
 import json
+import operator
 import types
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import vit_jax
 from tests import encoders, tinted, tiny
 from tests.commands import refused, run
 from tests.image_files import GOOD
@@ -215,3 +217,28 @@ def test_a_table_of_several_labels_is_not_to_be_read_as_such(tmp_path):
   ) as error:
     probe_checkpoint("runs/mine", settings)
   assert "multilabel" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", ["few_shot", "knn"])
+def test_a_function_scores_a_loaded_model(tinted_root, workdir, probe):
+  options: Any = {"probe": probe}
+  options |= (
+    {"shots": 2, "seeds": 1} if probe == "few_shot" else {"neighbours": 3}
+  )
+  settings = _probe_settings(tinted_root)
+  expected = probe_checkpoint(workdir, settings, step=3, **options)
+  loaded = vit_jax.load_pretrained(workdir, step=3)
+  assert vit_jax.fewshot(loaded, tinted_root, **options).top1 == expected.top1
+  assert loaded.fewshot(tinted_root, **options) == expected
+  found = vit_jax.fewshot(workdir, tinted_root, step=3, **options)
+  assert found == expected
+
+
+def test_a_function_scores_a_model_on_data():
+  with pytest.raises(
+    TypeError, match=r"as in vit_jax\.fewshot\(loaded, folder"
+  ):
+    operator.call(vit_jax.fewshot, "runs/x")
+  with pytest.raises(ValueError, match="a run is of type int"):
+    operator.call(vit_jax.fewshot, 3, "digits")

@@ -95,7 +95,7 @@ ALLOWED = {
   ("vit_jax/families/__init__.py", "import_module"): "of names in the file",
   ("vit_jax/models/variants.py", "import_module"): "of a class that a "
   "configuration names; of none that a checkpoint names",
-  ("vit_jax/pretrained/aliases.py", "import_module"): "of the table beside it",
+  ("vit_jax/runtime/aliases.py", "import_module"): "of the table beside it",
   ("vit_jax/pretrained/loaded.py", "import_module"): "of a command of ours",
   ("vit_jax/run/in_python.py", "import_module"): "of a command of ours",
   ("scripts/bench/cpu_steps.py", "import_module"): "of another clone of ours",

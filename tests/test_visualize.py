@@ -1,6 +1,7 @@
 """The command draws figures and arrays from a published checkpoint."""
 
 import os
+import pathlib
 import sys
 
 import jax
@@ -300,7 +301,33 @@ def test_a_missing_matplotlib_is_one_line(tmp_path, monkeypatch):
     visualize_files("no checkpoint", [], out=str(tmp_path))
 
 
-def test_an_image_in_memory_is_refused_with_what_draws_it():
-  picture = Image.new("RGB", (8, 8))
-  with pytest.raises(ValueError, match=r"of type Image: .*loaded\.attention\("):
-    visualize("runs/x", picture)
+@pytest.mark.slow
+def test_a_loaded_model_draws_images_in_memory(tmp_path, photos, checkpoint):
+  loaded = load_pretrained(checkpoint, grid=(2, 3))
+  picture = Image.open(photos[0])
+  pixels = np.asarray(picture)
+  given = [
+    (loaded, photos[:1]),
+    (loaded, picture),
+    (loaded, pixels[None]),
+    (loaded, [picture]),
+  ]
+  drawn = []
+  for number, (model, images) in enumerate(given):
+    folder = tmp_path / str(number)
+    shown = visualize(model, images, folder, layer=1)
+    (path,) = shown.paths
+    with np.load(folder / "arrays.npz") as found:
+      drawn.append((pathlib.Path(path).name, found["attention"]))
+  assert drawn[0][0] == "01_a_photo_rollout.png"
+  assert {name for name, _ in drawn[1:]} == {"01_image_1_rollout.png"}
+  for _, attention in drawn:
+    np.testing.assert_array_equal(attention, drawn[0][1])
+  shown = loaded.visualize(picture, out=tmp_path / "own", layer=1)
+  assert os.path.dirname(shown.paths[0]) == str(tmp_path / "own")
+
+
+def test_a_loaded_model_takes_no_settings_of_loading(tmp_path, checkpoint):
+  loaded = load_pretrained(checkpoint, grid=(2, 3))
+  with pytest.raises(ValueError, match="^grid: give these to vit_jax.load_pre"):
+    visualize(loaded, [], tmp_path / "out", grid=(2, 3))

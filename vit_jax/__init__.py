@@ -11,7 +11,10 @@ from etils import epy
 if TYPE_CHECKING:
   from vit_jax.convert import convert
   from vit_jax.evaluate import evaluate
+  from vit_jax.export import export
+  from vit_jax.fewshot import fewshot
   from vit_jax.find_lr import find_lr
+  from vit_jax.predict import predict
   from vit_jax.report import report
   from vit_jax.train import train
   from vit_jax.visualize import visualize
@@ -19,7 +22,17 @@ if TYPE_CHECKING:
 with epy.lazy_api_imports(globals()):
   if not TYPE_CHECKING:
     # Commands, which can be called.
-    from vit_jax import convert, evaluate, find_lr, report, train, visualize
+    from vit_jax import (
+      convert,
+      evaluate,
+      export,
+      fewshot,
+      find_lr,
+      predict,
+      report,
+      train,
+      visualize,
+    )
   from vit_jax.data.batching.own_loop import open_data
   from vit_jax.inference.exporter import export_model
   from vit_jax.inference.features import features
@@ -57,7 +70,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _aliases() -> dict[str, Any]:
-  from vit_jax.pretrained.aliases import aliases
+  from vit_jax.runtime.aliases import aliases
 
   return aliases("vit_jax")
 
@@ -94,8 +107,10 @@ __all__ = [
   "as_nnx",
   "convert",
   "evaluate",
+  "export",
   "export_model",
   "features",
+  "fewshot",
   "find_lr",
   "init_params",
   "list_models",
@@ -108,6 +123,7 @@ __all__ = [
   "new_head",
   "normalize",
   "open_data",
+  "predict",
   "predict_images",
   "report",
   "save",

@@ -15,13 +15,16 @@ absent are listed.
 """
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints, hosts
 from vit_jax.runtime.callable_module import without_workers
 from vit_jax.runtime.shown import path_of_run
+
+if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
 
 
 def define_flags() -> None:
@@ -126,7 +129,7 @@ def _run_suite(checkpoint: str) -> None:
 
 @hints.accepts("vit_jax.evaluate(run, per_class=True)")
 def evaluate(
-  run: str | os.PathLike[str],
+  run: "str | os.PathLike[str] | Loaded",
   folder: str | os.PathLike[str] | None = None,
   *,
   test: bool = False,
@@ -140,7 +143,8 @@ def evaluate(
     vit_jax.evaluate(run, per_class=True)["eval/top1"]
 
   Args:
-    run: The run's folder, or what `vit_jax.train` returned.
+    run: The run's folder, or what `vit_jax.train` returned, or
+      `load_pretrained` of a run.
     folder: Other class folders, such as "new_photos", other images with masks,
       or another file of labels, to take in place of the run's evaluation split:
       all their images, or their val or test split if they have splits.
@@ -161,6 +165,10 @@ def evaluate(
   from vit_jax.run.measured import Metrics
   from vit_jax.run.saved import evaluate_checkpoint
 
+  loaded: Any = run
+  if hasattr(run, "origin"):  # It knows whether it is as the run saved it.
+    options |= {"test": test, "per_class": per_class, "out": out}
+    return loaded.evaluate(folder, **options)
   if folder is not None:
     options["folder"] = os.fspath(folder)
   options = without_workers(options)

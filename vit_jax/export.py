@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
-from vit_jax.runtime import command
+from vit_jax.runtime import aliases, callable_module, command
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import say
 
@@ -339,5 +339,31 @@ def main(arguments: list[str]) -> None:
   export_checkpoint(*arguments, **options, **command.overrides())
 
 
+def export(
+  model: "str | os.PathLike[str] | Loaded",
+  path: str | os.PathLike[str],
+  **options: Any,
+) -> None:
+  """Writes one file that runs without vit_jax, as `loaded.export(path)` does::
+
+    vit_jax.export("runs/my_photos", "model.onnx")
+
+  Args:
+    model: As `load_pretrained` takes it, or what it or `vit_jax.train`
+      returned.
+    path: The file: ONNX if it ends in .onnx, else StableHLO.
+    **options: Those of `loaded.export`, such as `to` and `platforms`.
+
+  Raises:
+    TypeError: if the model is none of these; `vit_jax.export_model` takes a
+      module and its parameters.
+    ValueError: as `loaded.export` does.
+    OSError: if the file cannot be written.
+  """
+  aliases.of_loaded("export")(model, path, **options)
+
+
 if __name__ == "__main__":
   command.run(main, takes="CHECKPOINT OUT_FILE", define=define_flags)
+else:
+  callable_module.make_callable(__name__, export)

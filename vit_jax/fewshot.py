@@ -16,14 +16,17 @@ requires, unless flags such as --image_size=64 override it.
 
 import dataclasses
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from vit_jax.runtime import command
+from vit_jax.runtime import callable_module, command, hints
+from vit_jax.runtime.shown import path_of_run
 from vit_jax.tasks import probes
 
 if TYPE_CHECKING:
+  from vit_jax.pretrained.loaded import Loaded
   from vit_jax.runtime.display import Display
   from vit_jax.tasks.probes.few_shot import Outcome
   from vit_jax.tasks.probes.segmentation import Segmentation
@@ -114,6 +117,52 @@ def main(arguments: list[str]) -> None:
     display.note(score_line(options.probe, result, options.neighbours))
 
 
+@hints.accepts('vit_jax.fewshot(loaded, folder, probe="knn")')
+def fewshot(
+  checkpoint: "str | os.PathLike[str] | Loaded",
+  data: str | os.PathLike[str],
+  *,
+  probe: str = PROBES[0],
+  **options: Any,
+) -> "Outcome | Score | Segmentation":
+  """Scores a checkpoint's representations, as `vit_jax fewshot` does::
+
+    vit_jax.fewshot("hf_s14_dinov2", "my_photos", shots=5).top1
+
+  Args:
+    checkpoint: As `load_pretrained` takes it, or what it or `vit_jax.train`
+      returned.
+    data: A folder of images, a file of labels, or "digits".
+    probe: "few_shot" trains on `shots` images of each class; "knn" and "linear"
+      take all training images; "segment" is for a folder of images and masks.
+    **options: The command's flags, such as `shots`, `seeds` and `neighbours`.
+
+  Returns:
+    The accuracy, `top1`, or `mean_iou` of "segment", and what it was measured
+    on.
+
+  Raises:
+    ValueError: if the data and the checkpoint do not fit, or an option is
+      wrong.
+  """
+  from vit_jax.run.experiments import probe as probes_of
+  from vit_jax.run.flags import data_keys
+  from vit_jax.run.settings import ProbeSettings, base_config, read
+
+  config = base_config(ProbeSettings)
+  keys = data_keys(os.path.expanduser(os.fspath(data)), sets=True)
+  config.update_from_flattened_dict(keys)
+  if callable_module.is_script():  # Worker processes would rerun it.
+    config.loader.num_workers = 0
+  loaded: Any = checkpoint
+  source = loaded if hasattr(loaded, "origin") else path_of_run(loaded)
+  measure: Any = probes_of.probe_segmentation
+  if probe != "segment":
+    measure = probes_of.probe_checkpoint
+    options["probe"] = probe
+  return measure(source, read(config, ProbeSettings), **options)
+
+
 def show_segmentation(display: "Display", score: "Segmentation") -> None:
   """Shows the IoU of each class, by its name, and a line on all of them."""
   rows = [
@@ -166,3 +215,5 @@ def _unreadable(result: Any) -> str:
 
 if __name__ == "__main__":
   command.run(main, takes="CHECKPOINT [DATA]", define=define_flags)
+else:
+  callable_module.make_callable(__name__, fewshot)

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from absl import flags
 
-from vit_jax.runtime import command
+from vit_jax.runtime import aliases, callable_module, command
 from vit_jax.runtime.printable import counted, fit, say
 
 if TYPE_CHECKING:
   from vit_jax.inference.answers import Lines
   from vit_jax.inference.feature_file import FeatureFile
   from vit_jax.inference.predictor import Prediction
+  from vit_jax.inference.reading import Pictures
   from vit_jax.inference.text_head import TextHead
   from vit_jax.pretrained.loaded import Loaded
   from vit_jax.tasks.answers import Answers
@@ -558,5 +559,32 @@ def _report(
   return 1 if unreadable else 0
 
 
+def predict(
+  model: "str | os.PathLike[str] | Loaded", images: "Pictures", **options: Any
+) -> "list[Prediction]":
+  """Predicts the classes of images, as `loaded.predict(images)` does::
+
+    vit_jax.predict("runs/my_photos", "cat.jpg")
+
+  Args:
+    model: As `load_pretrained` takes it, or what it or `vit_jax.train`
+      returned.
+    images: A path, a folder, a Pillow image, an array, uint8 (H, W, 3), or a
+      list of these.
+    **options: Those of `loaded.predict`, such as `top` and `texts`.
+
+  Returns:
+    A prediction for each image.
+
+  Raises:
+    TypeError: if the model is none of these, such as a module without its
+      preprocessing.
+    ValueError: as `loaded.predict` does.
+  """
+  return aliases.of_loaded("predict")(model, images, **options)
+
+
 if __name__ == "__main__":
   command.run(main, takes="CHECKPOINT IMAGE...", define=define_flags)
+else:
+  callable_module.make_callable(__name__, predict)

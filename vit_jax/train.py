@@ -100,14 +100,20 @@ def main(_: list[str]) -> int | None:
 
 
 @hints.accepts(
-  'vit_jax.train("my_photos", pretrained=WEIGHTS)', keys="settings"
+  'vit_jax.train("my_photos", WEIGHTS)',
+  same={
+    **dict.fromkeys(("dataset", "folder", "data_dir", "train_data"), "data"),
+    **dict.fromkeys(("weights", "checkpoint", "init_from"), "pretrained"),
+    **dict.fromkeys(("output_dir", "out_dir", "save_dir", "out"), "workdir"),
+  },
+  keys="settings",
 )
 def train(
   data: str | os.PathLike[str] | None = None,
+  pretrained: "str | os.PathLike[str] | Loaded | None" = None,
   *,
   config: "Config | None" = None,
   workdir: str | os.PathLike[str] | None = None,
-  pretrained: "str | os.PathLike[str] | Loaded | None" = None,
   allow_changes: bool = False,
   settings: Mapping[str, Any] | None = None,
   **keywords: Any,
@@ -122,18 +128,19 @@ def train(
   Args:
     data: A folder of images, a file of labels, or a configuration, as a file, a
       name or what `vit_jax.config.load_config` returned.
-    config: The configuration, in place of the one that suits the data.
-    workdir: The run's folder; by default `runs/NAME`.
     pretrained: Weights to start from; anything that `load_pretrained` reads,
       or what it returned.
+    config: The configuration, in place of the one that suits the data.
+    workdir: The run's folder; by default `runs/NAME`.
     allow_changes: Whether to resume even if the settings or the data have
       changed.
     settings: Values of the configuration by their dotted keys, such as
       `{"optimizer.weight_decay": 0.1}`.
     **keywords: Further such values: `epochs`, `batch_size`, `lr`, `image_size`,
-      `task`, such as "regression", `freeze_backbone`, keys without a dot, and
-      sections, as in `optimizer={"kind": "sgd"}`, or `optimizer="sgd"`,
-      `model="S/16"` and `loss="sigmoid"` for short.
+      `task`, such as "regression", `freeze_backbone`, keys without a dot, the
+      last parts of keys, such as `weight_decay`, and sections, as in
+      `optimizer={"kind": "sgd"}`, or `optimizer="sgd"`, `model="S/16"` and
+      `loss="sigmoid"` for short.
 
   Returns:
     The run, with its folder, its last metrics and their `history`,

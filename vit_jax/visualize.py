@@ -22,13 +22,16 @@ an image could not be read; all others are drawn.
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints
 from vit_jax.runtime.shown import Shown, path_of_run
+
+if TYPE_CHECKING:
+  from vit_jax.inference.reading import Pictures
+  from vit_jax.pretrained.loaded import Loaded
 
 # Written out, so that --help does not load JAX; a test compares the names.
 FUSIONS = ("mean", "max", "min")
@@ -97,9 +100,8 @@ def main(arguments: list[str]) -> int:
 
 @hints.accepts("vit_jax.visualize(run, images)")
 def visualize(
-  checkpoint: str | os.PathLike[str],
-  images: str | os.PathLike[str] | Sequence[str] = (),
-  *,
+  checkpoint: "str | os.PathLike[str] | Loaded",
+  images: "Pictures" = (),
   out: str | os.PathLike[str] = "figures",
   **options: Any,
 ) -> Shown:
@@ -107,15 +109,18 @@ def visualize(
 
     vit_jax.visualize("runs/my_photos", "more_photos", layer=3)
 
-  For a model that is already loaded, `loaded.attention(image)` draws one image.
+  `loaded.attention(image)` draws one image, and writes no files.
 
   Args:
-    checkpoint: As `load_pretrained` takes it, or what `vit_jax.train` returned.
-    images: A path, a folder, a pattern, or a list of these; without images the
-      model's parameters alone are drawn.
+    checkpoint: As `load_pretrained` takes it, or what it or `vit_jax.train`
+      returned.
+    images: A path, a folder, a pattern, a Pillow image, an array, uint8
+      (H, W, 3), or a list of these; without images the model's parameters alone
+      are drawn.
     out: Folder to write to.
     **options: The command's flags, such as `layer`, `class_name`, `pca`,
-      `head_fusion`, `discard` and `leave_out`, and those of `load_pretrained`.
+      `head_fusion`, `discard` and `leave_out`, and those of `load_pretrained`,
+      which a loaded model does not take.
 
   Returns:
     The pictures of the folder, which a notebook shows: the rollout of each
@@ -131,22 +136,17 @@ def visualize(
   figure_keys = {field.name for field in dataclasses.fields(Options)}
   figure_options = {k: v for k, v in options.items() if k in figure_keys}
   load_options = {k: v for k, v in options.items() if k not in figure_keys}
-  given: Any = images
-  names = [*given] if isinstance(given, list | tuple) else [given]
-  for name in names:
-    if not isinstance(name, str | os.PathLike):
-      raise ValueError(
-        f"an image is of type {type(name).__name__}: files are drawn here, by "
-        "their paths; loaded.attention(image) draws an image in memory."
-      )
+  loaded: Any = checkpoint
+  is_loaded = hasattr(checkpoint, "origin")
   visualize_files(
-    path_of_run(checkpoint),
-    [os.fspath(name) for name in names],
+    loaded if is_loaded else path_of_run(checkpoint),
+    images,
     out=os.fspath(out),
     options=Options(**figure_options),
     **load_options,
   )
-  pattern = "*_rollout.png" if names else "*.png"
+  without = isinstance(images, list | tuple) and not images
+  pattern = "*.png" if without else "*_rollout.png"
   return Shown(tuple(map(str, sorted(pathlib.Path(out).glob(pattern)))))
 
 

@@ -130,13 +130,26 @@ def test_arrays_of_four_axes_and_of_paths_have_several(photos):
     (np.uint8(1), r"an array of shape \(\) is neither a picture"),
     (ONE[0], r"an array of shape \(24, 3\) is neither a picture"),
     (list(ONE), r"an image of shape \(24, 3\) and type uint8; give"),
-    (ONE.tobytes(), "images of type bytes; give paths"),
+    (3, "images of type int; give paths"),
     (None, "images of type NoneType; give paths"),
   ],
 )
 def test_what_may_be_one_picture_or_several_is_refused(images, message):
   with pytest.raises(ValueError, match=message):
     read_images(PREPROCESSING, images)
+
+
+def test_the_bytes_of_a_file_and_an_open_file_are_a_picture(tmp_path):
+  path = tmp_path / "a.png"
+  Image.fromarray(ONE).save(path)
+  expected = read_images(PREPROCESSING, path)
+  content = path.read_bytes()
+  with path.open("rb") as file:
+    for given in (content, [content, content], file):
+      for pixels in read_images(PREPROCESSING, given):
+        np.testing.assert_array_equal(pixels, expected[0])
+  with pytest.raises(ValueError, match="^image 1: "):
+    read_images(PREPROCESSING, ONE.tobytes())
 
 
 def test_a_picture_that_is_a_fifo_is_not_waited_for(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 import pathlib
 import re
 import sys
@@ -200,7 +201,7 @@ def test_a_wrong_argument_is_one_line(photos, started, arguments, message):
   "name, meant",
   [
     ("evaluation", "run.evaluate"),
-    ("model", "run.load()"),
+    ("network", "run.load()"),
     ("prediction", "run.predict"),
     ("accuracy", "run.evaluate(), or run.metrics"),
     ("best", "run.load(best=True)"),
@@ -231,6 +232,73 @@ def test_a_task_and_frozen_layers_are_keywords(photos, started):
     "classification",
     "regression",
   ]
+
+
+@pytest.mark.parametrize(
+  "names, ours",
+  [
+    ("num_epochs n_epochs max_epochs", "epochs"),
+    ("max_lr learning_rate", "lr"),
+    ("bs batchsize", "batch_size"),
+    ("img_size input_size", "image_size"),
+    ("val_split valid_pct", "validation_split"),
+    ("random_state", "seed"),
+    ("steps num_steps max_steps", "total_steps"),
+  ],
+)
+def test_a_keyword_is_known_by_its_names_elsewhere(
+  photos, started, names, ours
+):
+  values = {"lr": 0.5, "validation_split": 0.3, "image_size": 64}
+  for name in [ours, *names.split()]:
+    vit_jax.train(photos, **{name: values.get(ours, 4)})
+  assert len({repr(settings) for settings, _, _ in started}) == 1
+
+
+def test_the_last_part_of_one_key_is_a_keyword(photos, started):
+  vit_jax.train(photos, weight_decay=0.3, label_smoothing=0.2, freeze=True)
+  ((settings, _, _),) = started
+  assert settings.optimizer.weight_decay == 0.3
+  assert settings.loss.label_smoothing == 0.2
+  assert settings.optimizer.freeze_layers == -1
+  for name in ("kind", "name"):  # The ends of several keys, or one word.
+    with pytest.raises(ValueError, match=f"{name} is not a setting of a run"):
+      vit_jax.train(photos, **{name: "x"})
+  with pytest.raises(ValueError, match="weight_decay is given twice"):
+    settings = {"optimizer.weight_decay": 0.1}
+    vit_jax.train(photos, weight_decay=0.3, settings=settings)
+
+
+def test_weights_may_stand_after_the_data(photos, started):
+  vit_jax.train(photos, "b16_augreg", epochs=2, output_dir="runs/a")
+  vit_jax.train(dataset=photos, weights="b16_augreg", epochs=2, out="runs/a")
+  vit_jax.train(photos, pretrained="b16_augreg", epochs=2, workdir="runs/a")
+  first, *others = map(repr, started)
+  assert others == [first] * 2 and "b16_augreg" in first
+
+
+@pytest.mark.parametrize(
+  "given, said",
+  [
+    (
+      [vit_jax.make_vit("Ti/16"), "my_photos"],
+      "type Vit: the images come",
+    ),
+    ([[1, 2], [0, 1]], "data is of type list: .* how to train on arrays"),
+  ],
+)
+def test_data_stand_in_front(given, said):
+  with pytest.raises(ValueError, match=said):
+    operator.call(vit_jax.train, *given)
+
+
+def test_a_run_is_called_and_taken_apart_as_its_model():
+  run = in_python.FinishedRun("runs/x", 3, {})
+  asked = types.SimpleNamespace(predict=lambda images, top: (images, top))
+  run.__dict__["loaded"] = asked
+  assert run("a.jpg", top=1) == ("a.jpg", 1)
+  run.__dict__["loaded"] = ("model", "params")
+  assert [*run] == ["model", "params"]
 
 
 def test_what_the_images_decide_has_the_type_of_its_key(photos, started):
@@ -384,7 +452,7 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
     (lambda: vit_jax.evaluate("my_photos"), "my_photos"),
     (lambda: vit_jax.evaluate({}), "^a run was needed, .* dict: give its fol"),
     (
-      lambda: vit_jax.evaluate(
+      lambda: vit_jax.report(
         types.SimpleNamespace(origin=types.SimpleNamespace(source="runs/x"))
       ),
       '^a run was needed, .* SimpleNamespace: .*, as in "runs/x", or',

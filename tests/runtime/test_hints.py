@@ -14,10 +14,10 @@ import pytest
 import vit_jax
 from vit_jax.data.reading.image_folder import ImageFolder
 from vit_jax.inference.predictor import Prediction
-from vit_jax.pretrained.aliases import aliases
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.in_python import FinishedRun
 from vit_jax.runtime import hints
+from vit_jax.runtime.aliases import aliases
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_wrong_argument_names_the_right_one(keywords, said):
 
 
 def test_several_arguments_in_front_are_answered_by_an_example():
-  with pytest.raises(TypeError, match="by their names: vit_jax.train"):
-    operator.call(vit_jax.train, "weights", "my_photos")
+  with pytest.raises(TypeError, match="by their names: vit_jax.list_models"):
+    operator.call(vit_jax.list_models, "vit", "dino")
 
 
 TABLE = importlib.resources.files("vit_jax.runtime") / "hints.csv"
@@ -103,7 +103,7 @@ OF_AN_INSTANCE = {
 
 
 def has(of, name):
-  alias = of in ("loaded", "run", "vit_jax") and name in aliases(of)
+  alias = name in aliases(of)
   own = name in OF_AN_INSTANCE.get(of, ())
   return alias or own or name in dir(OWN[of])
 

@@ -4,6 +4,7 @@ Memory does not grow with the number of images, as only a few batches are
 decoded ahead of the device.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -26,6 +27,7 @@ from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import KnowsItsInputs
 from vit_jax.runtime import hints, shown
+from vit_jax.runtime.aliases import aliases
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import table_lines
 from vit_jax.runtime.printable import say_once
@@ -140,7 +142,12 @@ class Prediction:
     return zip(names, numbers, strict=True)
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with a hint at what may be meant by the name."""
+    """The attribute that answers to a name of another library.
+
+    Raises AttributeError for any other name, with a hint at what may be meant.
+    """
+    if alias := aliases("answer").get(name):
+      return alias.resolve(self)
     hint = hints.hint_instead(name, "answer")
     if not name.startswith("_"):
       field_names = [field.name for field in dataclasses.fields(self)]
@@ -187,7 +194,14 @@ class Predictions(list[Prediction]):
     return shown.pictures(rows)
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError, with a line that each answer has attributes."""
+    """The attribute of the answer, if there is only one.
+
+    Otherwise it raises AttributeError, with a line that each answer has
+    attributes.
+    """
+    if len(self) == 1 and not name.startswith("_"):
+      with contextlib.suppress(AttributeError):
+        return getattr(self[0], name)
     hint = ""
     if not name.startswith("_"):
       general = "; there is an answer for each image: answers[0].names[0]"

@@ -32,19 +32,22 @@ _ADDS_ALPHA = (
 def each_picture(images: Pictures) -> Iterable[Picture]:
   """The pictures one by one; a single one need not be in a list.
 
-  An array (H, W) or (H, W, 1 to 4) is a single picture, and (B, H, W, C) has B
-  pictures. A folder or a pattern, such as "photos/*.jpg", stands for its
-  images, in a list too. Raises ValueError for other arrays of pixels, and for
-  anything else that is neither a picture nor iterable.
+  The bytes of a file, or an open file, are a single picture; so is an array
+  (H, W) or (H, W, 1 to 4), and (B, H, W, C) has B pictures. A folder or a
+  pattern, such as "photos/*.jpg", stands for its images, in a list too. Raises
+  ValueError for other arrays of pixels, and for anything else that is neither a
+  picture nor iterable.
   """
   if isinstance(images, str | os.PathLike):
     return _images_of(images)
-  if isinstance(images, Image.Image):
+  if isinstance(images, Image.Image | bytes):
     return [images]
   pictures: Any = images
+  if hasattr(pictures, "read"):  # An open file.
+    return [pictures.read()]
   shape = getattr(pictures, "shape", None)
   if shape is None:
-    if isinstance(pictures, bytes) or not isinstance(pictures, Iterable):
+    if not isinstance(pictures, Iterable):
       raise ValueError(
         f"images of type {type(pictures).__name__}; give paths, Pillow images "
         "or arrays, uint8 (H, W, 3), one or a list."

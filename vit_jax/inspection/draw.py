@@ -18,6 +18,7 @@ from vit_jax.data.example import Example
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.named_images import find_images, say_missing
 from vit_jax.inference.reading import (
+  Picture,
   Pictures,
   decode_ahead,
   each_picture,
@@ -48,8 +49,8 @@ _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
 
 
 def visualize_files(
-  checkpoint: str,
-  names: str | os.PathLike[str] | list[str],
+  checkpoint: str | Loaded,
+  images: Pictures,
   *,
   out: str,
   options: Options = Options(),
@@ -66,11 +67,18 @@ def visualize_files(
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
-  missing = say_missing(names)
-  loaded = load_pretrained(checkpoint, reads_patches=True, **overrides)
-  paths = list(find_images(names))
+  missing, pictures = _pictures(images)
+  if isinstance(checkpoint, Loaded):
+    loaded = checkpoint
+    if overrides:
+      raise ValueError(
+        f"{', '.join(overrides)}: give these to vit_jax.load_pretrained, as "
+        "this model is loaded already."
+      )
+  else:
+    loaded = load_pretrained(checkpoint, reads_patches=True, **overrides)
   advice = trained_on.digits_advice(
-    loaded.description, loaded.preprocessing, paths
+    loaded.description, loaded.preprocessing, pictures
   )
   for note in filter(None, (*loaded.notes, advice)):
     say(note)
@@ -85,9 +93,10 @@ def visualize_files(
   arrays_of_images: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   read = _reader(preprocessing)
-  at_once = batch_size(model, len(paths), preprocessing)
-  images = decode_ahead(paths, read, max(_IMAGES_AHEAD, at_once))
-  readable = _readable(Display().track(images, "drawing", len(paths)))
+  count = len(pictures)
+  at_once = batch_size(model, count, preprocessing)
+  decoded = decode_ahead(pictures, read, max(_IMAGES_AHEAD, at_once))
+  readable = _readable(Display().track(decoded, "drawing", count))
   while batch := list(islice(readable, at_once)):
     rows = [row for _, _, (row, _) in batch]
     # The last batch is filled up, so that nothing is compiled anew for it.
@@ -105,7 +114,23 @@ def visualize_files(
     arrays |= _draw_all(figures, folder, arrays_of_images, drawn, options)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   _say_written("arrays", f"{folder}{os.sep}", ["arrays"], ".npz")
-  return 1 if missing or len(arrays_of_images) < len(paths) else 0
+  return 1 if missing or len(arrays_of_images) < count else 0
+
+
+def _pictures(images: Pictures) -> tuple[bool, list[Picture]]:
+  """The pictures one by one, and whether a name stands for none.
+
+  Raises ValueError if no name stands for an image.
+  """
+  if isinstance(images, str | os.PathLike):
+    images = [images]
+  if isinstance(images, Iterator):
+    images = [*images]
+  if isinstance(images, list | tuple):
+    names = [one for one in images if isinstance(one, str | os.PathLike)]
+    if len(names) == len(images):
+      return say_missing(names), [*find_images(names)]
+  return False, [*each_picture(images)]
 
 
 def attention_picture(
@@ -227,13 +252,15 @@ def _together(key: str, of_images: list[Any]) -> Arrays:
 
 
 def _readable(
-  images: Iterable[tuple[str, Any]],
+  images: Iterable[tuple[Picture, Any]],
 ) -> Iterator[tuple[int, str, Any]]:
   """Yields the images that could be read, with their numbers.
 
   A line is printed for each of the others.
   """
-  for number, (path, image) in enumerate(images, 1):
+  for number, (picture, image) in enumerate(images, 1):
+    is_file = isinstance(picture, str | os.PathLike)
+    path = os.fspath(picture) if is_file else name_of(picture, number)
     if isinstance(image, str):
       say(f"{printable_path(path)}: {image}")
     else:

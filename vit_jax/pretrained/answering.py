@@ -198,6 +198,7 @@ class Answering(Opened):
     np.put_along_axis(by_class, places, by_rank, axis=1)
     return by_class
 
+  @hints.accepts("loaded.preprocess(images)")
   def preprocess(self, images: Pictures) -> jax.Array | Patches:
     """Reads images, brings them to size and normalises them, for the model.
 
@@ -223,7 +224,7 @@ class Answering(Opened):
     self,
     images: Pictures,
     *,
-    layers: Sequence[int] | None = None,
+    layers: int | Sequence[int] | None = None,
     as_maps: bool = False,
     batch_size: int = 32,
   ) -> Any:
@@ -231,8 +232,8 @@ class Answering(Opened):
 
     Args:
       images: As in `predict`.
-      layers: Layers to take the tokens of, counted from 1, or from the last,
-        which is -1. By default the result is the head's input.
+      layers: Layers to take the tokens of, or a single one, counted from 1, or
+        from the last, which is -1. By default the result is the head's input.
       as_maps: Whether to give the tokens of the patches alone, as a map.
       batch_size: Images per step.
 
@@ -251,7 +252,7 @@ class Answering(Opened):
       self.params,
       images,
       preprocessing=self.preprocessing,
-      layers=layers,
+      layers=[layers] if isinstance(layers, int) else layers,
       as_maps=as_maps,
       batch_size=batch_size,
     )

@@ -6,17 +6,22 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from vit_jax.inference import PLATFORMS
 from vit_jax.inference.reading import Pictures
-from vit_jax.pretrained.aliases import aliases
 from vit_jax.pretrained.answering import Answering
 from vit_jax.runtime import extras, hints, shown
+from vit_jax.runtime.aliases import aliases
 from vit_jax.runtime.display import Split, table_lines
+
+if TYPE_CHECKING:
+  from vit_jax.tasks.probes.few_shot import Outcome
+  from vit_jax.tasks.probes.segmentation import Segmentation
+  from vit_jax.tasks.probes.whole_set import Score
 
 # The attributes for users, which a shell completes.
 _FOR_USERS = (
@@ -29,6 +34,7 @@ _FOR_USERS = (
   "evaluate",
   "export",
   "features",
+  "fewshot",
   "find_similar",
   "labelled_features",
   "fit",
@@ -53,6 +59,7 @@ _FOR_USERS = (
   "task",
   "threshold",
   "unread",
+  "visualize",
 )
 
 _DEPTH = 2  # A block and its parts, but not the dense layers in these.
@@ -119,6 +126,21 @@ class Loaded(Answering):
     views = importlib.import_module("vit_jax.inspection.attention_views")
     return views.attention_of(self, images, layer)
 
+  @hints.accepts("loaded.visualize(images)")
+  def visualize(
+    self,
+    images: Pictures,
+    out: str | os.PathLike[str] = "figures",
+    **options: Any,
+  ) -> shown.Shown:
+    """Draws what it attends to, as `vit_jax.visualize(loaded, images)` does.
+
+    Its arguments and errors are those of `vit_jax.visualize`.
+    """
+    # Commands are on a floor above, so this one is imported only when used.
+    command = importlib.import_module("vit_jax.visualize")
+    return command.visualize(self, images, out, **options)
+
   @hints.accepts("loaded.save(folder)")
   def save(
     self,
@@ -135,6 +157,7 @@ class Loaded(Answering):
     convert = importlib.import_module("vit_jax.pretrained.convert")
     convert.convert(self, folder, to, license=license)
 
+  @hints.accepts("loaded.evaluate(folder)")
   def evaluate(
     self, folder: str | os.PathLike[str] | None = None, **options: Any
   ) -> dict[str, Any]:
@@ -162,6 +185,18 @@ class Loaded(Answering):
     command = importlib.import_module("vit_jax.evaluate")
     step = {} if options.get("best") else {"step": self.step}
     return command.evaluate(source, folder, **step, **options)
+
+  @hints.accepts("loaded.fewshot(folder, shots=5)")
+  def fewshot(
+    self, data: str | os.PathLike[str], **options: Any
+  ) -> "Outcome | Score | Segmentation":
+    """Scores its representations, as `vit_jax.fewshot(loaded, data)` does.
+
+    Its keywords, result and errors are those of `vit_jax.fewshot`.
+    """
+    # Commands are on a floor above, so this one is imported only when used.
+    command = importlib.import_module("vit_jax.fewshot")
+    return command.fewshot(self, data, **options)
 
   def confusion_matrix(
     self, folder: str | os.PathLike[str] | None = None

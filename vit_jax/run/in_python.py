@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from etils import epath
@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from vit_jax.data.batching.loader import workers_for
 from vit_jax.inference.predictor import Prediction
 from vit_jax.inference.reading import Pictures
-from vit_jax.pretrained.aliases import aliases
+from vit_jax.models import Model
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
@@ -24,6 +24,7 @@ from vit_jax.run.loop import train
 from vit_jax.run.measured import History, Metrics
 from vit_jax.run.settings import Settings, base_config, read
 from vit_jax.runtime import callable_module, hints, shown, usage
+from vit_jax.runtime.aliases import aliases
 from vit_jax.runtime.display import Split, parse
 from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import all_keys, flat
@@ -52,6 +53,23 @@ _SHORT = {
   "task": "data.task",
   "learning_rate": "optimizer.peak_lr",
   "validation_split": "data.eval_fraction",
+}
+# Names of other libraries for these keywords.
+_OTHER_NAMES = {
+  other: ours
+  for ours, others in {
+    "epochs": "num_epochs n_epochs nb_epochs max_epochs num_train_epochs",
+    "lr": "max_lr peak_lr",
+    "batch_size": "bs batchsize train_batch_size per_device_train_batch_size",
+    "image_size": "img_size imgsz input_size",
+    "validation_split": "val_split valid_pct val_fraction validation_fraction",
+    "seed": "random_state random_seed",
+    "total_steps": "steps num_steps max_steps num_train_steps",
+    "weight_decay": "wd",
+    "freeze_backbone": "freeze frozen freeze_encoder head_only linear_probe",
+    "model": "variant arch architecture",
+  }.items()
+  for other in others.split()
 }
 # A keyword of other libraries -> our key, and its value for each of theirs.
 _SWITCHES = {
@@ -108,10 +126,12 @@ class FinishedRun:
     """The model of its last checkpoint, which is read once."""
     return self.load()
 
+  @hints.accepts("run.predict(images)")
   def predict(self, images: Pictures, **options: Any) -> list[Prediction]:
     """The answers of its last checkpoint, as `Loaded.predict` gives them."""
     return self.loaded.predict(images, **options)
 
+  @hints.accepts("run.evaluate(folder)")
   def evaluate(
     self, folder: str | os.PathLike[str] | None = None, **options: Any
   ) -> dict[str, Any]:
@@ -122,6 +142,14 @@ class FinishedRun:
     # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.evaluate")
     return command.evaluate(self.workdir, folder, **options)
+
+  def __call__(self, images: Pictures, **options: Any) -> list[Prediction]:
+    """The same as `predict`."""
+    return self.predict(images, **options)
+
+  def __iter__(self) -> Iterator[Any]:
+    """The model and the parameters of its last checkpoint."""
+    return iter(self.loaded)
 
   @property
   def history(self) -> History:
@@ -192,10 +220,11 @@ def start(
   """
   if isinstance(data, ConfigDict) and config is None:
     data, config = None, data
+  path = None if data is None else _path(data)
   values = _values(pretrained, settings)
   given_batch = "batch_size" in values
-  if data is not None:
-    implied = _implied_settings(_path(data), config, workdir, values)
+  if path is not None:
+    implied = _implied_settings(path, config, workdir, values)
     config = implied.pop("config", config)
     workdir = implied.pop("workdir", workdir)
     values = {**implied, **values}
@@ -297,11 +326,17 @@ def _source_of(loaded: Loaded) -> str:
 def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys.
 
-  Raises ValueError for an unknown key, and one that is given by two names.
+  A name of several words, such as `weight_decay`, may be the last part of a
+  key, if no other key ends with it. Raises ValueError for an unknown key, and
+  one that is given by two names.
   """
   values = {}
-  for name, value in flat(settings).items():
+  for given_name, value in flat(settings).items():
+    name = _OTHER_NAMES.get(given_name, given_name)
     key = _SHORT.get(name, name)
+    ends = [one for one in all_keys(Settings) if one.endswith(f".{name}")]
+    if "_" in name and key == name and len(ends) == 1:
+      (key,) = ends
     by_value: dict[Any, Any]
     switched, by_value = _SWITCHES.get(name, (key, {}))
     if isinstance(value, bool) and value in by_value:
@@ -315,12 +350,12 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
       if "." in keyword:  # Python allows no dots in keywords.
         keyword = f'settings={{"{keyword}": ...}}'
       hint = f"; did you mean {keyword}?" if near else f"; {ALL_KEYS}"
-      hint = hints.hint_instead(name, "vit_jax.train()", value) or hint
-      if says := usage.how_to_resume(name, _run_name(value), "workdir"):
+      hint = hints.hint_instead(given_name, "vit_jax.train()", value) or hint
+      if says := usage.how_to_resume(given_name, _run_name(value), "workdir"):
         raise ValueError(says)
-      raise ValueError(f"{name} is not a setting of a run{hint}")
+      raise ValueError(f"{given_name} is not a setting of a run{hint}")
     if key in values:
-      raise ValueError(f"{name} is given twice: drop one.")
+      raise ValueError(f"{given_name} is given twice: drop one.")
     values[key] = value
   return values
 
@@ -331,6 +366,12 @@ def _path(data: Any) -> str:
     raise ValueError(
       "data is a table: write it with data.to_csv('labels.csv', index=False), "
       "and give that file; its columns are the image and the labels."
+    )
+  if isinstance(data, Loaded | Model):
+    raise ValueError(
+      f"data is of type {type(data).__name__}: the images come first, as in "
+      "vit_jax.train(folder, loaded), which starts from the weights of a "
+      'loaded model, or vit_jax.train(folder, model="S/16"), which makes one.'
     )
   if not isinstance(data, str | os.PathLike):
     raise ValueError(

@@ -11,8 +11,9 @@ from vit_jax.data.decoding.orientation import upright
 from vit_jax.data.example import MAX_BYTES
 from vit_jax.runtime.files import open_regular
 
-Picture = str | os.PathLike | Image.Image | np.ndarray
-"""A path, a Pillow image, or an array, uint8 (H, W) or (H, W, 1 to 4)."""
+Picture = str | os.PathLike | Image.Image | np.ndarray | bytes
+"""A path, a Pillow image, an array, uint8 (H, W) or (H, W, 1 to 4), or the
+bytes of an image file."""
 
 _MOST_CHANNELS = 4
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -31,7 +32,7 @@ def is_picture(shape: tuple[int, ...]) -> bool:
   return len(shape) == 3 and 1 <= shape[2] <= _MOST_CHANNELS
 
 
-def as_file(picture: Picture | bytes) -> bytes:
+def as_file(picture: Picture) -> bytes:
   """The bytes of an image file; an image in memory becomes a PNG file.
 
   So every image is decoded by the code whose pixels are compared with other

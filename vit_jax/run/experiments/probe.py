@@ -38,7 +38,7 @@ from vit_jax.training import sharding
 
 
 def probe_checkpoint(
-  checkpoint: str,
+  checkpoint: str | Loaded,
   settings: ProbeSettings,
   *,
   probe: str = "few_shot",
@@ -135,7 +135,7 @@ def probe_shots(
 
 
 def probe_segmentation(
-  checkpoint: str,
+  checkpoint: str | Loaded,
   settings: ProbeSettings,
   display: Display | None = None,
   **overrides: Any,

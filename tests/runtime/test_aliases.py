@@ -1,0 +1,200 @@
+"""Names of other libraries answer as ours do."""
+
+import operator
+import pathlib
+
+import numpy as np
+import pytest
+
+import vit_jax
+from tests.photos import write_photos
+from vit_jax.config import load_config
+from vit_jax.inference.predictor import Prediction, Predictions
+from vit_jax.inspection.attention_maps import attention_weights
+from vit_jax.pretrained.loaded import Loaded
+from vit_jax.run.in_python import FinishedRun
+from vit_jax.runtime.aliases import aliases
+
+TEXTS = ["a red image", "a green image"]
+SIGLIP = pathlib.Path(__file__).parents[1] / "checkpoints/texts/hf_siglip"
+
+NUMBERS = ("num_parameters", "count_params", "count_parameters")
+ZERO_SHOT = ("zero_shot", "zeroshot", "zero_shot_classify")
+TRAINED = ("fit", "finetune", "fine_tune")
+IN_FRONT = {
+  **dict.fromkeys(("new_head", "replace_head", "with_head"), vit_jax.new_head),
+  **dict.fromkeys(("as_nnx", "to_nnx", "nnx"), vit_jax.as_nnx),
+}
+OF_LOADED = {
+  name: alias.answers
+  for name, alias in aliases("loaded").items()
+  if name not in {*NUMBERS, *ZERO_SHOT, *TRAINED, *IN_FRONT}
+}
+# Names with their answers, that users of other libraries give most often.
+BEST_KNOWN = {
+  "embed": "features",
+  "encode_image": "features",
+  "get_embeddings": "features",
+  "encode_text": "embed_texts",
+  "classify": "predict",
+  "predict_one": "predict",
+  "probabilities": "predict_proba",
+  "search": "find_similar",
+  "show_attention": "attention",
+  "to_onnx": "export",
+  "save_pretrained": "save",
+  "classes": "class_names",
+  "img_size": "image_size",
+  "embed_dim": "model.hidden_size",
+  "patch_size": "model.patch_size",
+  "depth": "model.num_layers",
+  "image_mean": "preprocessing.mean",
+}
+OF_PACKAGE = {
+  **dict.fromkeys(TRAINED, vit_jax.train),
+  **dict.fromkeys(
+    (
+      *("from_pretrained", "load_model", "load_run"),
+      *("load", "load_checkpoint"),
+    ),
+    vit_jax.load_pretrained,
+  ),
+  **dict.fromkeys(
+    ("ViT", "VisionTransformer", "vision_transformer"), vit_jax.make_vit
+  ),
+  **dict.fromkeys(
+    ("create_model", "get_model", "build_model"), vit_jax.make_model
+  ),
+  **dict.fromkeys(
+    ("list_pretrained", "available_models", "model_names"), vit_jax.list_models
+  ),
+  "get_config": load_config,
+  "load_config": load_config,
+  "attention_weights": attention_weights,
+}
+TAKE_A_MODEL = {
+  name: alias.answers
+  for name, alias in aliases("vit_jax").items()
+  if name not in OF_PACKAGE
+}
+
+
+@pytest.fixture(scope="module")
+def clip():
+  return vit_jax.load_pretrained(SIGLIP)
+
+
+@pytest.mark.parametrize("name, ours", OF_LOADED.items())
+def test_a_name_of_another_library_answers_as_ours(clip, name, ours):
+  assert getattr(clip, name) == operator.attrgetter(ours)(clip)
+
+
+@pytest.mark.parametrize("name, ours", BEST_KNOWN.items())
+def test_names_that_are_known_best_are_in_the_table(name, ours):
+  assert OF_LOADED[name] == ours
+
+
+@pytest.mark.parametrize("name", IN_FRONT)
+def test_a_function_takes_the_model_in_front(clip, name):
+  call = getattr(clip, name)
+  assert (call.func, call.args) == (IN_FRONT[name], (clip,))
+
+
+@pytest.mark.parametrize("name, ours", TAKE_A_MODEL.items())
+def test_a_function_of_the_package_is_one_of_a_loaded_model(name, ours):
+  class Model:
+    preprocessing = origin = None
+
+    def __getattr__(self, of):
+      return lambda *args, **keywords: (of, args, keywords)
+
+  given = getattr(vit_jax, name)(Model(), "a.jpg", top=1)
+  assert given == (ours.removeprefix("loaded."), ("a.jpg",), {"top": 1})
+
+
+def test_a_model_may_be_given_by_its_name_or_its_run(clip, tmp_path):
+  photo = write_photos(tmp_path)[0]
+  expected = clip.features(photo)
+  run = FinishedRun("runs/x", 3, {})
+  run.__dict__["loaded"] = clip
+  for model in (clip, SIGLIP, str(SIGLIP), run):
+    np.testing.assert_array_equal(vit_jax.embed(model, photo), expected)
+  assert vit_jax.num_params(SIGLIP) == clip.num_params
+  answers = vit_jax.predict(clip, photo, texts=TEXTS)
+  assert repr(answers) == repr(clip.predict(photo, texts=TEXTS))
+
+
+@pytest.mark.parametrize("of", ["predict", "embed", "attention", "export"])
+def test_a_module_alone_is_not_enough(clip, of):
+  for model in clip:  # The module, and the parameters.
+    with pytest.raises(TypeError, match=r"a loaded model was needed in front"):
+      getattr(vit_jax, of)(model, "a.jpg")
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_called(clip, name):
+  assert getattr(clip, name)() == clip.num_params > 0
+
+
+@pytest.mark.parametrize("name", ZERO_SHOT)
+def test_texts_may_follow_the_images(clip, name, tmp_path):
+  photo = write_photos(tmp_path)[0]
+  expected = clip.predict(photo, texts=TEXTS, top=1)
+  ask = getattr(clip, name)
+  assert [*map(repr, ask(photo, TEXTS, top=1))] == [*map(repr, expected)]
+  assert [*map(repr, ask(photo, texts=TEXTS, top=1))] == [*map(repr, expected)]
+  with pytest.raises(TypeError, match="texts is given twice|multiple values"):
+    ask(photo, TEXTS, texts=TEXTS)
+
+
+@pytest.mark.parametrize("name", OF_PACKAGE)
+def test_a_function_of_another_library_is_ours(name):
+  assert getattr(vit_jax, name) is OF_PACKAGE[name]
+
+
+class _Model:
+  """Answers with the name that was asked for."""
+
+  def __getattr__(self, name):
+    return f"its {name}"
+
+
+@pytest.mark.parametrize("name", [*aliases("run")])
+def test_a_run_answers_as_its_model(name):
+  run = FinishedRun("runs/x", 3, {})
+  run.__dict__["loaded"] = _Model()
+  answers = aliases("run")[name].answers
+  given = getattr(run, name)
+  if answers == "workdir":
+    assert given == "runs/x"
+  elif name == "zero_shot":
+    assert given.__wrapped__ == "its predict"
+  elif name == "report":
+    assert (given.func, given.args) == (vit_jax.report, (run,))
+  else:
+    shown = given() if callable(given) else given
+    assert shown == f"its {answers.removeprefix('loaded.')}"
+  assert hasattr(Loaded, answers.removeprefix("loaded.")) or name in (
+    *("model", "params", "report"),
+    *("path", "folder", "dir"),
+    *("output_dir", "log_dir", "save_dir"),
+  )
+
+
+ONE = Prediction(
+  "a.jpg", index=(1, 0), probability=(0.9, 0.1), names=("dog", "cat")
+)
+
+
+@pytest.mark.parametrize("name, alias", aliases("answer").items())
+def test_an_answer_answers_as_ours(name, alias):
+  assert getattr(ONE, name) == getattr(ONE, alias.answers)
+
+
+def test_the_only_answer_answers_for_all():
+  answers = Predictions([ONE])
+  assert (answers.label, answers.score) == ("dog", 0.9)
+  assert answers.class_name == "dog"
+  for several in (Predictions([ONE, ONE]), Predictions()):
+    with pytest.raises(AttributeError, match=r"\[answer\.label for answer in"):
+      operator.attrgetter("label")(several)

@@ -1,0 +1,130 @@
+"""Names of other libraries that answer here, as `aliases.csv` lists them.
+
+A row of the table says to which object the names belong: the package
+("vit_jax"), what `load_pretrained` returns ("loaded"), what `vit_jax.train`
+returns ("run"), or an answer of `loaded.predict` ("answer"). It also says what
+answers: an attribute of this object, which may be nested ("loaded.features"),
+or a function by its full name. For the package, "loaded.features" is a function
+that takes a loaded model, a run, or a name or a path of one in front of the
+arguments. A name that ends in "()" is a method in the other library, and a
+plain value here. `arguments` are the keywords of our function for the
+positional arguments after the first. `itself` is the keyword for the object, or
+"first" if the object goes in front of the arguments. Names that may mean
+several things have a hint instead, in `hints.csv`.
+"""
+
+import csv
+import functools
+import importlib
+import importlib.resources
+import operator
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_CALLED = "()"
+_FIRST = "first"
+
+
+class Alias(NamedTuple):
+  """An attribute or function of ours that answers to a name.
+
+  Attributes:
+    answers, arguments, itself: The columns of `aliases.csv`, see above.
+    is_called: Whether the name is a method there, and a plain value here.
+  """
+
+  answers: str
+  arguments: tuple[str, ...] = ()
+  itself: str = ""
+  is_called: bool = False
+
+  def resolve(self, owner: Any) -> Any:
+    """Returns our answer to the name on `owner`; None is the package.
+
+    It is an attribute or a function of ours, or a function that passes the
+    other library's arguments on to ours.
+    """
+    if owner is None and not self.answers.startswith("vit_jax."):
+      return of_loaded(self.answers.removeprefix("loaded."))
+    target = _resolve(owner, self.answers)
+    if self.itself == _FIRST:
+      return functools.partial(target, owner)
+    if self.is_called:
+      return lambda: target
+    if not (self.arguments or self.itself):
+      return target
+
+    @functools.wraps(target)
+    def call(*args: Any, **keywords: Any) -> Any:
+      """Calls our function with the positional arguments of the other's."""
+      first, others = args[:1], args[1:]
+      renamed = dict(zip(self.arguments, others, strict=False))
+      itself = {self.itself: owner} if self.itself else {}
+      positional = first + others[len(renamed) :]
+      return target(*positional, **itself, **renamed, **keywords)
+
+    return call
+
+
+def of_loaded(name: str) -> Callable[..., Any]:
+  """Returns the function of the package that stands for `loaded.NAME`."""
+
+  def call(model: Any, *args: Any, **keywords: Any) -> Any:
+    """Calls what `loaded` has of this name, or returns its value."""
+    answer = operator.attrgetter(name)(loaded_from(model, name))
+    return answer(*args, **keywords) if callable(answer) else answer
+
+  call.__name__ = name
+  call.__doc__ = (
+    f"`loaded.{name}`, with the loaded model, or a name or a path of one, in "
+    "front of the arguments."
+  )
+  return call
+
+
+def loaded_from(model: Any, name: str) -> Any:
+  """A loaded model; that of a run, or of a name or a path, is loaded.
+
+  Raises TypeError for anything else, as `loaded.NAME` needs more than a module
+  and its parameters, such as the preprocessing.
+  """
+  if hasattr(model, "preprocessing") and hasattr(model, "origin"):
+    return model
+  if isinstance(model, str | os.PathLike):
+    loaded = getattr(model, "loaded", None)  # That of a run.
+    load: Any = _resolve(None, "vit_jax.load_pretrained")
+    return load(model) if loaded is None else loaded
+  raise TypeError(
+    f"a loaded model was needed in front, and {type(model).__name__} came: "
+    f"loaded = vit_jax.load_pretrained(name), and loaded.{name}(...); with a "
+    "model and parameters of your own, vit_jax.predict_images(model, params, "
+    "images), vit_jax.features(model, params, images), or vit_jax.save and "
+    "then vit_jax.load_pretrained."
+  )
+
+
+def _resolve(owner: Any, answers: str) -> Any:
+  """The attribute of `owner`, or the function of ours, of this name."""
+  if not answers.startswith("vit_jax."):
+    return operator.attrgetter(answers)(owner)
+  module, _, name = answers.rpartition(".")
+  return getattr(importlib.import_module(module), name)
+
+
+@functools.cache
+def aliases(of: str) -> dict[str, Alias]:
+  """The aliases of "vit_jax", "loaded", "run" or "answer", by name."""
+  table = importlib.resources.files("vit_jax.runtime") / "aliases.csv"
+  rows = csv.DictReader(table.read_text("utf-8").splitlines())
+  return {
+    name.removesuffix(_CALLED): Alias(
+      answers=row["answers"],
+      arguments=tuple(row["arguments"].split()),
+      itself=row["itself"],
+      is_called=name.endswith(_CALLED),
+    )
+    for row in rows
+    if row["of"] == of
+    for name in row["name"].split()
+  }
