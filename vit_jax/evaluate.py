@@ -118,7 +118,7 @@ def _refuse_beside(flag: str, *names: str) -> None:
 
 
 def _run_suite(checkpoint: str) -> None:
-  """Runs the test sets of --suite; raises ValueError as `run_suite`."""
+  """Runs the test sets of --suite; raises ValueError as `run_suite` does."""
   from vit_jax.run.experiments.suite import NAMES, run_suite
 
   options = flags.FLAGS

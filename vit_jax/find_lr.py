@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def define_flags() -> None:
   """Defines the flags, and writes DATA and short ones out in `sys.argv`.
 
-  They become --config and its keys. Raises ValueError as `flags.expanded`.
+  They become --config and its keys. Raises ValueError as `flags.expanded` does.
   """
   from vit_jax.run.flags import define_config_file, expanded
 

@@ -329,8 +329,10 @@ class DataSettings(Section):
     `labels=False` reads no labels.
     """
     if self.dir and (self.root or self.labels_file):
+      other = "root" if self.root else "labels_file"
       raise ValueError(
-        f"dir={self.dir!r} and root={self.root!r} both name images: give one."
+        f"dir={self.dir!r} and {other}={getattr(self, other)!r} both name "
+        "images: give one."
       )
     if self.labels_file and not self.labels:
       raise ValueError(

@@ -133,8 +133,9 @@ class Transformers:
     fits: Takes the shapes of arrays with the signature, and their base, and
       returns whether they are this family's.
     bases: Prefixes that names of arrays may have.
-    one_base: Whether the first base is always written. Otherwise a model with a
-      head gets its `model_type` as base, and one without a head gets none.
+    one_base: Whether names are always written with the first base. Otherwise a
+      model with a head gets its `model_type` as base, and one without a head
+      gets none.
     layers: Beginning of the names of a layer, with {} for its number.
     names: A line for each array: the part of the table, its name, the path of
       our parameter and the pattern from its axes to ours, as in

@@ -319,7 +319,7 @@ def _label(file: IO[bytes], ending: str, source: str) -> int | None:
 
 
 def _open_imagenet(folder: epath.Path, labels: str | None) -> Splits:
-  """Opens the splits of ImageNet's own archives; raises as `open_tars`."""
+  """Opens the splits of ImageNet's own archives; raises as `open_tars` does."""
   train = Listing(files=[str(folder / _TRAIN)])
   names: list[str] = []
   hidden = HiddenImages()

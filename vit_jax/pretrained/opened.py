@@ -211,7 +211,7 @@ class Opened:
 
   @functools.cached_property
   def text_tower(self) -> LoadedText:
-    """The text tower beside it, with its tokenizer.
+    """The text tower of the same pair, with its tokenizer.
 
     Raises NoTextTowerError if there is none, and ValueError if its tokenizer is
     missing.

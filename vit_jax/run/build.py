@@ -98,7 +98,7 @@ def start_leaves(
   Their paths and shapes are those of the model without `scan`. `interpolation`
   is the method for position embeddings; None takes that of `start`. Parts that
   serve only the task, such as the head, are left out unless `keep_head` is set.
-  Raises ValueError as `transfer.leaves`.
+  Raises ValueError as `transfer.leaves` does.
   """
   from vit_jax.pretrained import transfer
 

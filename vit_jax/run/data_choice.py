@@ -163,7 +163,7 @@ def _for_kind(
   values: Mapping[str, str],
   workdir: str,
 ) -> tuple[dict[str, str], str]:
-  """The keys for recognised data, and why; raises ValueError as `suited`."""
+  """The keys for recognised data, and why; raises as `suited` does."""
   task = _task(found)
   why = f", as {found.why},"
   if not found.why:

@@ -216,7 +216,8 @@ def start(
 ) -> FinishedRun:
   """Trains a model; the arguments are those of `vit_jax.train`.
 
-  Raises ValueError if one of them is wrong or missing, and as `loop.train`.
+  Raises ValueError if one of them is wrong or missing, and as `loop.train`
+  does.
   """
   if isinstance(data, ConfigDict) and config is None:
     data, config = None, data
@@ -261,7 +262,7 @@ def find_lr(
   """Finds a learning rate; the arguments are those of `vit_jax.find_lr`.
 
   Raises ValueError if one of them is wrong or missing, and as
-  `lr_range.find_lr`.
+  `lr_range.find_lr` does.
   """
   values = _values(pretrained, settings)
   may_lower_batch = "batch_size" not in values
@@ -399,7 +400,7 @@ def _implied_settings(
   """The settings that the command would derive from `data`, by key.
 
   Among them may be "config", and with `writes_run` "workdir". Raises ValueError
-  as `flags.flags_of_data`.
+  as `flags.flags_of_data` does.
   """
   values_by_flag = {f"config.{key}": value for key, value in values.items()}
   values_by_flag |= {"config": config} if config is not None else {}

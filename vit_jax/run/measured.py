@@ -74,7 +74,7 @@ class History(list[dict[str, Any]]):
   def __getitem__(self, index: Any) -> Any:
     """A row or a slice of rows; by a metric's name, the list of its values.
 
-    Rows without the metric are left out. Raises KeyError as `key_of`.
+    Rows without the metric are left out. Raises KeyError as `key_of` does.
     """
     if not isinstance(index, str):
       return super().__getitem__(index)

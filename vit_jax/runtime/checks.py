@@ -155,7 +155,7 @@ def _convert(kind: Any, value: Any) -> Any:
 
 
 def _convert_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-  """The value as a tuple of these types; raises TypeError as `_convert`."""
+  """The value as a tuple of these types; raises as `_convert` does."""
   if hasattr(value, "tolist"):  # A NumPy array.
     value = value.tolist()
   if kinds == (int, int) and isinstance(value, numbers.Integral):

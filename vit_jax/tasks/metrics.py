@@ -99,7 +99,7 @@ def evaluate(
   Raises ValueError if there is no batch.
 
   Args:
-    compute: The compiled `measure.compute`; by default it is compiled.
+    compute: `measure.compute`, compiled already; None compiles it.
     first: The place in the split of the first example of these batches.
     detail, examples: As in `Evaluator`.
   """

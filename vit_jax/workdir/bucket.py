@@ -187,7 +187,10 @@ def check(workdir: str, *, writes: bool, name: str = "workdir") -> None:
 
 
 def _check_bucket(workdir: str, writes: bool, what: str) -> None:
-  """Tries each permission that a run needs on an address; raises as `check`."""
+  """Tries each permission that a run needs at an address.
+
+  Raises as `check` does.
+  """
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):
     needed = "must be a local folder or gs://bucket/folder."

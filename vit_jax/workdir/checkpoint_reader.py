@@ -183,19 +183,22 @@ class CheckpointReader:
   def restore(self, step: int, shapes: TrainState) -> TrainState:
     """The state at `step`, its arrays laid out as those of `shapes`.
 
-    Raises ValueError if it holds other arrays, and otherwise as `attempt`.
+    Raises ValueError if it holds other arrays, and otherwise as `attempt` does.
     """
     trees = self._restore(step, items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)
     return TrainState(count, **trees)
 
   def restore_params(self, step: int, shapes: Any, *, averaged: bool) -> Any:
-    """Only the parameters at `step`, or their average; raises as `restore`."""
+    """The parameters alone at `step`, or their average.
+
+    Raises as `restore` does.
+    """
     item = "averaged_params" if averaged else "params"
     return self._restore(step, {item: shapes})[item]
 
   def _restore(self, step: int, shapes: dict[str, Any]) -> Any:
-    """The arrays of the items in `shapes`, by item; raises as `restore`.
+    """The arrays of the items in `shapes`, by item; raises as `restore` does.
 
     They are compared with their checksums in the description.
     """
@@ -235,7 +238,7 @@ class CheckpointReader:
       )
 
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
-    """The result of `read` for a checkpoint; raises as `attempt`."""
+    """The result of `read` for a checkpoint; raises as `attempt` does."""
     name = f"checkpoint {step} of {self.folder}"
 
     # Deletion begins with the file, or name, that makes it a checkpoint.

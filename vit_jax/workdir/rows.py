@@ -43,7 +43,7 @@ class Rows(NamedTuple):
 def read_rows(
   path: epath.Path, is_valid: Callable[[Row], bool] = lambda row: True
 ) -> Rows:
-  """The rows of a file, as `parse_rows`; raises OSError as `read`."""
+  """The rows of a file, as `parse_rows`; raises OSError as `read` does."""
   return parse_rows(read(path), is_valid)
 
 

@@ -82,7 +82,7 @@ def roles_of(
 def image_column(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> str:
-  """The column that names the images; raises ValueError as `roles_of`."""
+  """The column that names the images; raises ValueError as `roles_of` does."""
   column, _ = _image_column_and_notes(place, rows, settings)
   return column
 
@@ -90,7 +90,7 @@ def image_column(
 def label_candidates(
   place: str, rows: Sequence[Cells], settings: DataSettings
 ) -> list[str]:
-  """The columns that may have labels; raises ValueError as `roles_of`."""
+  """The columns that may have labels; raises ValueError as `roles_of` does."""
   column = image_column(place, rows, settings)
   candidates, _ = _candidates_and_notes(column, rows, settings)
   return candidates

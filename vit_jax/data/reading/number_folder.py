@@ -314,7 +314,7 @@ def open_whole(
   """All images of a folder without splits, or else its evaluation split.
 
   It is for a folder that is new to a run: how its targets are read depends on
-  these targets alone. Raises ValueError as `open_split`.
+  these targets alone. Raises ValueError as `open_split` does.
   """
   del names  # Only folders of classes may lack some of a run's classes.
   return _opener(settings, None)(WHOLE, None)

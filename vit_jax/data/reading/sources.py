@@ -178,8 +178,8 @@ def labelled_files(
 
   Returns the paths, sorted; the labels of this kind, as places among the names,
   (N,), or as a file of labels has them, (N, K); and the names. Without a
-  `split`, all splits are taken. Raises ValueError as `open_source`, or if the
-  labels are not those of whole images.
+  `split`, all splits are taken. Raises ValueError as `open_source` does, or if
+  the labels are not those of whole images.
   """
   # Not imported by a run on data without files.
   from vit_jax.data.reading.image_files import ImageFiles
@@ -207,7 +207,7 @@ def _open_tfds(
 ) -> Source:
   """Opens a split, or a part of one, that TFDS or `pack` has prepared.
 
-  Raises ValueError as `open_source`, or if such data have no labels of the
+  Raises ValueError as `open_source` does, or if such data have no labels of the
   kind.
   """
   if not settings.dir and not settings.name:

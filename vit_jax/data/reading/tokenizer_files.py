@@ -91,8 +91,8 @@ class TokenizerFiles:
   def open(self, length: int | None = None) -> Tokenizer:
     """The tokenizer, for texts of `length` tokens; by default its own length.
 
-    Raises ValueError as `open_tokenizer`, and if the text tower does not know
-    all of its ids.
+    Raises ValueError as `open_tokenizer` does, and if the text tower does not
+    know all of its ids.
     """
     options: Any = {"clean": self.clean} if self.clean else {}
     with tempfile.TemporaryDirectory() as folder:

@@ -81,7 +81,8 @@ class SomeBands(ImageTransform):
   ) -> tuple[np.ndarray, np.ndarray]:
     """The pixels, and which bands the file has, as the arrays of `row`.
 
-    Raises UnreadableImageError as `places_of_bands`, or for a damaged file.
+    Raises UnreadableImageError as `places_of_bands` does, or if the file is
+    damaged.
     """
     bands = file_bands(encoded, len(self.names))
     found = places_of_bands(bands, self.names)

@@ -585,14 +585,15 @@ def not_kept(vit: Any) -> Iterator[str]:
   has_table = getattr(vit, "position_grid", None)
   if has_table and vit.position_resize != "bicubic":
     yield (
-      "pictures of another size than the positions' get other positions: timm "
-      "resizes by another rule, so give the size of yours to timm's img_size"
+      "timm resizes positions by another rule, so pictures of another size "
+      "than the one they were learned for get other positions: give the size "
+      "of yours to timm's img_size"
     )
   elif has_table and not vit.antialias:
     yield (
-      "pictures smaller than the positions' get other positions, as timm "
-      "smooths those that it shrinks, and probabilities may differ by some "
-      "points; --to hf keeps them"
+      "timm smooths positions that it shrinks, so pictures smaller than the "
+      "size they were learned for get other positions, and probabilities may "
+      "differ by some points; --to hf keeps the positions"
     )
 
 

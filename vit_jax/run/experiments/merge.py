@@ -32,7 +32,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
-  """Averages runs; raises ValueError as `merge`, or if a step is given."""
+  """Averages runs; raises ValueError as `merge` does, or if a step is given."""
   # Imported here so that --help answers at once.
   from vit_jax.run.experiments.average import merge
 

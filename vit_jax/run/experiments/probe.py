@@ -196,8 +196,8 @@ def _open_splits(
 ) -> tuple[Source, Source]:
   """The splits to fit on and to evaluate.
 
-  Raises ValueError as `open_source`; for a folder without labels, the message
-  has commands for this checkpoint.
+  Raises ValueError as `open_source` does; for a folder without labels, the
+  message has commands for this checkpoint.
   """
   from vit_jax.data.reading.tables import advising
 

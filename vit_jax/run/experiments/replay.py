@@ -74,7 +74,7 @@ def _verify(
 ) -> bool:
   """One attempt of `verify`, on the checkpoints that there are now.
 
-  Returns whether all digests are equal, and raises ValueError as `verify`.
+  Returns whether all digests are equal, and raises ValueError as `verify` does.
   """
   with contextlib.closing(open_run(workdir)) as checkpoints:
     digests, broken = read_digests(checkpoints.folder)

@@ -60,7 +60,7 @@ class Census:
     self._palette_files: dict[int, bytes] = {}
 
   def look(self, path: bytes) -> None:
-    """Counts the pixels of a mask; raises as `read_stored`."""
+    """Counts the pixels of a mask; raises as `read_stored` does."""
     stored = read_stored(path)
     self.num_looked_at += 1
     if stored.kind == "colours" and self._has_colours:

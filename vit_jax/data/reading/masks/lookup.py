@@ -66,7 +66,8 @@ class MaskLookup:
   def find_all(self, files: Sequence[bytes]) -> list[bytes]:
     """The paths of the masks of all images, in the images' order.
 
-    Raises ValueError as `find`; the message names further images without one.
+    Raises ValueError as `find` does; the message names further images without
+    one.
     """
     found = {file: self._find(file) for file in files}
     missing = [file for file, mask in found.items() if mask is None]
