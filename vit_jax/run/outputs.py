@@ -77,8 +77,8 @@ class Outputs:
   def time_spent(self) -> dict[str, float] | None:
     """The seconds that the run spent on each kind of work.
 
-    The result is None if the run's files cannot be read, or as
-    `meter.time_spent`.
+    The result is None if the run's files cannot be read, or if
+    that of `meter.time_spent` is None.
     """
     folder = self.checkpoints.folder
     with contextlib.suppress(OSError):

@@ -68,7 +68,10 @@ class EvalPasses(contextlib.AbstractContextManager):
     return self._batches.num_batches
 
   def __iter__(self) -> Iterator[Batch]:
-    """Yields the batches of one pass; raises as the iterator's `__next__` does."""
+    """Yields the batches of one pass.
+
+    Raises as `BatchIterator.__next__` does.
+    """
     if self._midway:  # The last pass was left early.
       self.close()
     iterator = self.start()

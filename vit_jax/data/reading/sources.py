@@ -165,7 +165,7 @@ def open_whole(
 
   It is for a folder that is new to a run. `names` are those of the run's
   classes, which need not all have a folder in it. Raises ValueError as
-  `open_source`.
+  `open_source` does.
   """
   reader = _folder_reader(settings, labels)
   return reader.open_whole(settings, names)
