@@ -42,7 +42,7 @@ the paper's ViT lacks.
 ",linear" in place of ",finetune" trains the head alone. It starts from the
 least squares probe of all training images, and goes on for an epoch with Adam;
 the paper's is trained for 90 epochs with LARS, on features that a batch norm
-has standardised. `vit_jax fewshot --probe=linear` gives the start by itself.
+has standardised. `vit_jax fewshot --probe=linear` measures that start alone.
 """
 
 from vit_jax.config import base_config

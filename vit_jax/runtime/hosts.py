@@ -67,8 +67,8 @@ def join(
 ) -> None:
   """Joins the other processes of the run; a single process joins nothing.
 
-  If one of them dies, JAX ends the others within a minute and says which it
-  was. Call this before any other function of JAX. If all arguments are None,
+  If a process dies, JAX ends the others within a minute and says which one
+  died. Call this before any other function of JAX. If all arguments are None,
   the environment is consulted. Raises ValueError if some of the arguments are
   missing or do not fit together, or if the other processes cannot be found, and
   ConnectionError if joining fails otherwise. If they do not join in time, this

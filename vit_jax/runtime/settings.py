@@ -96,7 +96,7 @@ class Section:
 
   The constructor converts each value to the type of its annotation (a list to a
   tuple, a whole number to a float). It raises ValueError, naming the field, for
-  a value of another type, outside its range, or that does not fit the others.
+  a value of another type, outside its range, or that does not fit other fields.
   Defaults are valid, so they are not checked.
   """
 
@@ -307,7 +307,7 @@ def all_keys(cls: type[Section]) -> list[str]:
 
 
 def nearest_key(key: str, cls: type[Section]) -> str:
-  """The key of a section that is most similar to `key`; "" if none is."""
+  """The key of a section that is most similar to `key`; "" if none is near."""
   import difflib
 
   every = all_keys(cls)

@@ -129,7 +129,8 @@ class FoldScore:
 
     The result is None without folds, if the score is NaN, and for more than
     1,000 images: the interval comes from random draws, which would then take
-    seconds, and so many images hardly need one. Draws from answers without a
+    seconds, and a score of so many images hardly needs one. Draws from answers
+    without a
     mistake have no mistake either. With `is_share`, for a score from 0 to 1,
     the interval is therefore widened to hold that of an equally high accuracy.
     """
@@ -263,7 +264,7 @@ class Verdict:
       return (
         "The two do not fit together: the folds judge the head that the run "
         "started from, and the held-out images the trained model. Training "
-        "changed it, or the held-out images are of another kind."
+        "changed the head, or the held-out images are of another kind."
       )
     if not self.few:
       return (

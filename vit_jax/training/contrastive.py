@@ -1,8 +1,8 @@
 """Losses of pairs of vectors, such as those of images and of their texts.
 
 The sigmoid loss is SigLIP's (arXiv:2303.15343), the softmax loss CLIP's
-(arXiv:2103.00020). Each device compares its own examples with those of the
-whole batch, a block of them at a time, so that no array is B x B.
+(arXiv:2103.00020). Each device compares its own examples with the whole batch,
+a block of examples at a time, so that no array is B x B.
 
 Examples of one group, such as two images of one caption, are no negatives of
 each other: both losses leave these comparisons out. They do not become

@@ -98,9 +98,9 @@ def places(
 
 
 def by_image(outputs: Any, inputs: Any) -> Any:
-  """Outputs with a row for each image, as those of images of one size are.
+  """Outputs with a row for each image, as images of one size have them.
 
-  Rows of several images have (B, M, ...), which become (B M, ...).
+  Rows of several images have outputs (B, M, ...), which become (B M, ...).
   """
   if not isinstance(inputs, Patches):
     return outputs

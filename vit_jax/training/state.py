@@ -251,9 +251,10 @@ def init_params(
 
 
 def _image_shape(image_size: Any, channels: int) -> tuple[int, int, int]:
-  """The shape of an image, (H, W, C), of which `init_params` takes the size.
+  """The shape (H, W, C) of images whose size is given as to `init_params`.
 
-  Raises ValueError if it is no size.
+  The size is a side, a height and a width, a shape, or an array with one; None
+  takes `_IMAGE_SIZE`, and a line says so. Raises ValueError for anything else.
   """
   if image_size is None:
     image_size = _IMAGE_SIZE

@@ -237,8 +237,8 @@ def _make_gradient(
 ) -> Callable:
   """A function from (params, context, key, inputs, targets).
 
-  It returns ((mean loss, `Means`), gradient), as the result of
-  `jax.value_and_grad` does, and computes them in `parts` parts. Raises
+  It returns ((mean loss, `Means`), gradient), as functions that
+  `jax.value_and_grad` makes do, and computes the batch in `parts` parts. Raises
   ValueError if the objective cannot be computed in several parts.
   """
   if parts > 1 and objective.couples:

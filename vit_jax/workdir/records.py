@@ -101,7 +101,7 @@ def _is_time(text: str) -> bool:
 
 
 def keep_unreadable(folder: epath.Path, images: Iterable[str]) -> str:
-  """Adds images to WORKDIR/unreadable.txt, one a line with its reason.
+  """Adds images to WORKDIR/unreadable.txt, one per line with its reason.
 
   An example of a line is "photos/cat/1.jpg: the file is empty." The files of
   other hosts than the first have the host's number in their names. Returns a

@@ -1,6 +1,6 @@
 """Files that a run appends to; a full disk or a lost network does not end it.
 
-Most of these hold rows of JSON, one a line, each with its `step`. Rows are
+Most of these hold rows of JSON, one per line, each with its `step`. Rows are
 checked here, where they are read, and need not be checked again.
 """
 

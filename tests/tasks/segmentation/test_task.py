@@ -269,7 +269,7 @@ def test_a_class_that_occurs_nowhere_does_not_count():
   assert [*found.by_class()["eval/iou_by_class"]] == ["sky", "road"]
   assert found.table()[1][2] == ["car", "-", "0.0%", "0.0%"]
   assert found.chance == pytest.approx(12 / 16 / 2)
-  with pytest.raises(ValueError, match="no readable pixel of a class"):
+  with pytest.raises(ValueError, match="no readable pixel of the evaluation"):
     _ = outcome(np.full((1, 2, 2), IGNORED), answer[:, :2, :2]).scores
 
 

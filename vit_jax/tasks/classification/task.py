@@ -227,7 +227,7 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   """The weights that `loss.class_weights` asks for, one for each class.
 
   Balanced weights of single classes are N / (K n_k), where n_k of the N images
-  have class k. For several labels, those of the positive terms are
+  have class k. For several labels, the weights of the positive terms are
   (N - n_k) / n_k, where label k is known for N images and n_k of them have it;
   if all of them do, 1 / n_k.
 

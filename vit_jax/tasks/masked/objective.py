@@ -184,7 +184,7 @@ def mean_colours(
 
   The means are of values in [0, 255], and 32 values share a level. In the
   number of a colour, red counts 64 and green 8 times as much as blue. A patch
-  of P x P pixels is cut into parts x parts, in rows, with a colour each.
+  of P x P pixels is cut into parts x parts, row by row; each part has a colour.
 
   >>> import jax.numpy as jnp
   >>> from vit_jax.tasks.masked.objective import mean_colours

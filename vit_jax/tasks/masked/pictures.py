@@ -16,7 +16,7 @@ def make_panels(model: nn.Module, masking: Masking) -> Draw:
   An example is its place in the split, its pixels and its label. A picture has
   three panels: the image with its corrupted patches ([mask] is grey), with the
   predictions in their place, and with the targets. The patches are corrupted as
-  the evaluation of the split does.
+  in the evaluation of the split.
   """
 
   def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:

@@ -49,8 +49,8 @@ class TextSetup:
 
   Attributes:
     files: The files of the tokenizer.
-    tower: The text tower's fields; if empty, the settings give those of a new
-      one.
+    tower: The names and the values of the text tower's fields; if empty, the
+      settings give those of a new tower.
     weights: The names of the pretrained towers.
     first: The initial logarithm of the scale, and the initial bias; None takes
       those of the loss.

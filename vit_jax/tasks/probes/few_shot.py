@@ -161,7 +161,7 @@ class FewShot:
     """Tests probes of several numbers of shots in the same two passes.
 
     No number may exceed the `shots` of the constructor. Fewer shots are the
-    first ones of each class, which a draw of that many would give as well.
+    first ones of each class, as a draw of fewer shots would give them.
     Returns an outcome for each of `shots`. Raises ValueError if no test image
     can be read, or a representation is not finite.
     """

@@ -36,7 +36,7 @@ class LabelErrors:
   """All N images in the order in which to look at their labels.
 
   Attributes:
-    index: The places of the images, those of the lowest margin first.
+    index: The images' places in the data, by margin, the lowest first.
     likely: The class that a listed image counts for, and the most probable
       class of any other image.
     margin: The probability of the image's label minus the highest probability

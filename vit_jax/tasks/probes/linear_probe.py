@@ -244,7 +244,7 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Kind):
-  """Labels that are the indices of classes, as the answers are."""
+  """Labels that are indices of classes; so are the answers to folds."""
 
   num_classes: int
 
@@ -293,7 +293,7 @@ def fit_any_labels(
 def _fit_by_sums(
   parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], kind: Kind
 ) -> Probe:
-  """As `fit_any_labels`, from sums, of which each fold's are subtracted."""
+  """As `fit_any_labels`, from sums; a held-out fold's sums are subtracted."""
   whole: Any = None
   by_fold = collections.defaultdict(list)
   for features, labels, folds in parts:

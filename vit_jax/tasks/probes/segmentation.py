@@ -67,7 +67,7 @@ def segment(
     pixels += count(label, answer, num_classes)
   right, true, answered = pixels
   if not true.sum():
-    raise ValueError("the evaluation split has no readable pixel of a class.")
+    raise ValueError("no readable pixel of the evaluation split has a class.")
   union = true + answered - right
   iou = right / np.maximum(union, 1)
   return Segmentation(
@@ -136,8 +136,8 @@ def _patches(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
   """Features, classes and folds of each image's patches that have a class.
 
-  The patches of every tenth image are the one fold, and the others are never
-  held out. Raises ValueError for fewer than 10 images.
+  The patches of every tenth image are the one fold, and those of other images
+  are never held out. Raises ValueError for fewer than 10 images.
   """
   for maps, masks in train:
     numbers = range(train.examples - len(maps), train.examples)

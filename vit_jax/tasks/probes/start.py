@@ -25,7 +25,7 @@ from vit_jax.tasks.probes.whole_set import Readable, make_represent
 
 
 class KeptNeighbours:
-  """The share of the nearest neighbours that are those of the start.
+  """The share of an image's nearest neighbours that it had at the start.
 
   The images are the same at each evaluation, and so are their neighbours at the
   start, which are found at the first one.

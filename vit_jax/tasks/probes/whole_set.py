@@ -46,8 +46,9 @@ def make_represent(
   """Returns a function from (params, stream, what, track) to `Represented`.
 
   It makes one pass over a `Stream`, which `track` shows as `what`. Every device
-  gets all of a batch, whose mask is 0 for padding and for unreadable images.
-  `represent` maps parameters and normalised images to representations.
+  gets the representations of the whole batch, whose mask is 0 for padding and
+  for unreadable images. `represent` maps parameters and normalised images to
+  representations.
   """
 
   prepared = ImageInputs(**preprocessing.normalization)

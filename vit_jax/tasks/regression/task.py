@@ -96,7 +96,7 @@ class RegressionTask(Task):
   # Mean of each target over the training images; empty if the model's outputs
   # are in the unit of the targets by themselves.
   target_mean: tuple[float, ...] = ()
-  target_std: tuple[float, ...] = ()  # Standard deviation of each, likewise.
+  target_std: tuple[float, ...] = ()  # Their standard deviations, or empty.
   name = "regression"
   any_size = True
   labels = labels_of(name)

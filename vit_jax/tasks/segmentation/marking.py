@@ -245,8 +245,8 @@ def _interpolate(
 ) -> np.ndarray:
   """Interpolates values (h, w, K) linearly along one axis, 0 or 1.
 
-  The axis is stretched to `length` pixels, of which those of these `numbers`
-  are computed.
+  The axis is stretched to `length` pixels; the result has the pixels with these
+  `numbers` alone.
   """
   old = values.shape[axis]
   places = ((numbers + 0.5) * old / length - 0.5).clip(0, old - 1)

@@ -21,7 +21,7 @@ Pictures = Shaped[Array, "B H W"]
 def enlarged(
   logits: Float[Array, "B h w K"], height: int, width: int
 ) -> Float[Array, "B H W K"]:
-  """Enlarges the logits of patches, or of parts of them, to those of pixels.
+  """Enlarges logits of patches, or of parts of patches, to logits of pixels.
 
   The interpolation is bilinear.
   """

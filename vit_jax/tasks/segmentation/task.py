@@ -239,7 +239,7 @@ class SegmentationOutcome(Outcome):
 
   @functools.cached_property
   def each_iou(self) -> Float[np.ndarray, " N"]:
-    """The mean IoU of each example; 1 if it has no pixel of a class."""
+    """The mean IoU of each example; 1 if none of its pixels has a class."""
     each = iou(**self._pixels)
     occurs = ~np.isnan(each)
     count = occurs.sum(axis=1)
@@ -248,11 +248,11 @@ class SegmentationOutcome(Outcome):
 
   @property
   def scores(self) -> dict[str, Any]:
-    """The scores of the split; raises ValueError without a pixel of a class."""
+    """The scores of the split; raises ValueError if no pixel has a class."""
     pixels = self._pixels
     total = int(pixels["true"].sum())
     if not total:
-      raise ValueError("the evaluation split has no readable pixel of a class.")
+      raise ValueError("no readable pixel of the evaluation split has a class.")
     return {
       "loss": float(self.gathered.arrays["loss"].mean(dtype=np.float64)),
       "mean_iou": float(np.nanmean(self.iou)),

@@ -1,9 +1,9 @@
 """The objective of self-distillation, and its masks.
 
-A student learns the answers of a teacher, the average of its own parameters, to
-other crops of the same image and to patches that are masked for it. The
-formulas are in `losses`, the model in `models.self_distilled`. Labels are not
-used.
+A student learns the answers of a teacher to other crops of the same image, and
+to patches that are masked for the student. The teacher is the average of the
+student's parameters. The formulas are in `losses`, the model in
+`models.self_distilled`. Labels are not used.
 """
 
 import dataclasses
@@ -261,7 +261,8 @@ class SelfDistillation(Objective):
     """The loss of each image, its score, the metrics, and the next state.
 
     The score is the entropy of the teacher's answers. The metrics are the parts
-    of the loss, and those of the teacher's answers.
+    of the loss, the metrics of the teacher's answers, and its momentum and
+    temperature.
     """
     if not isinstance(inputs, dict):  # The batch has `image` alone.
       return Loss(*self.mirrored_loss(apply, inputs))

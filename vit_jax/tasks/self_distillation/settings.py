@@ -256,8 +256,8 @@ class SelfDistillationSettings(Section):
   )
   clip_norm: float = setting(
     3.0,
-    "Largest norm of the gradient of the encoder, and of that of each head; 0 "
-    "is off. Gradients are clipped by it before optimizer.clip_norm.",
+    "Largest norm of the encoder's gradient, and of each head's; 0 is off. "
+    "Gradients are clipped by it before optimizer.clip_norm.",
     must=NOT_NEGATIVE,
     needs="prototypes",
   )

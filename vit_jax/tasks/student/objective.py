@@ -60,8 +60,8 @@ def resized(
 def size_for(teacher: Teacher, grid: Sides) -> Sides:
   """The size of images at which the teacher sees a student's grid of patches.
 
-  A teacher that resizes its positions sees images of as many patches as the
-  student's, and any other its own size.
+  A teacher that resizes its positions sees images with as many patches as the
+  student's; any other teacher sees images of its own size.
   """
   model: Any = teacher.model
   if not model.resizes_positions:

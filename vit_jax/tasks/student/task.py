@@ -157,7 +157,7 @@ class StudentTask(UnlabelledTask):
 
 
 def _metrics(task: StudentTask) -> tuple[str, ...]:
-  """The keys of the mean cosine, and of that of each output."""
+  """The keys of the mean cosine of all outputs, and of each one's cosine."""
   names = learned_outputs(task.student)
   return ("cosine", *(f"cosine_{name}" for name in names))
 
