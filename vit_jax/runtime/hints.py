@@ -135,8 +135,8 @@ def accepts(
       own keywords.
     keys: How the function takes keys of the configuration, by which a
       ValueError that names flags of a command is rewritten.
-    first_by_name: Whether the first argument may be given by its name beside
-      others by their places.
+    first_by_name: Whether the first argument may be given by its name, together
+      with others that are given by their places.
   """
 
   def decorate(function: Callable[P, R]) -> Callable[P, R]:

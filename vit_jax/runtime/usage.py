@@ -256,7 +256,7 @@ def option(name: str, value: str, key: str) -> str:
 def _own_flag(found: re.Match[str]) -> str:
   """The command's own flag for a key found by `_PLACE`, if it has one.
 
-  Otherwise the key stays as it is, and so does one inside a command that the
+  Otherwise the key stays as it is, and so does a key inside a command that the
   message quotes.
   """
   before = found.string[: found.start()]

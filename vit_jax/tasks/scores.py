@@ -189,8 +189,8 @@ class Verdict:
     scores: The scores of the evaluation.
     folds: The scores of folds of the training images, each judged by a linear
       head that was fitted to the others, as by `FoldScore`; may be empty.
-    trained_on: A sentence on how many of the images the model was trained on,
-      which comes first, however many they are; may be empty.
+    trained_on: A sentence on how many of the images the model was trained on;
+      it comes first, whatever the number of images. It may be empty.
   """
 
   metric: Metric

@@ -61,7 +61,7 @@ class Needs:
   Attributes:
     arguments: Its arguments, which are in memory before it runs.
     temporaries: Its intermediate values while it runs.
-    results: Those of its results that do not replace an argument.
+    results: Its results, without those that replace an argument.
   """
 
   arguments: int

@@ -97,10 +97,10 @@ class Calibration:
 def calibrator(
   objective: Classification, model: nn.Module, stream: Stream, *, each: bool
 ) -> Callable[[Any, Track], Calibration]:
-  """Returns a function from parameters to temperatures, fitted on the split.
+  """Returns a function from (params, track) to a `Calibration` on the split.
 
-  `each` fits one for each label instead of one for all classes. The function
-  raises ValueError as `fit` does.
+  `each` fits a temperature for each label instead of one for all classes. The
+  function raises ValueError as `fit` does.
   """
   plain = objective.for_evaluation()
 

@@ -485,7 +485,7 @@ def block_masks(
 def _block_mask(
   key: Key[Array, ""], count: Array, grid: tuple[int, int]
 ) -> Bool[Array, "h w"]:
-  """A mask of at most `count` patches, from blocks of 4 or more, roughly."""
+  """At most `count` masked patches, from blocks of about 4 patches or more."""
   h, w = grid
   rows, columns = jnp.arange(h)[:, None], jnp.arange(w)[None]
 
