@@ -24,7 +24,7 @@ goes on with an encoder whose patches have 16 pixels:
 vit_jax train my_photos --config dino:high_res \
   --config.pretrained=hf_s16_dinov3 --workdir runs/dino_high_res
 
-With less than 1,000 images, it trains LoRA as well.
+With fewer than 1,000 images, this trains LoRA in place of all layers, too.
 
 Numbers are those of dinov3_vit7b16_high_res_adapt.yaml in DINOv3's repository,
 with two exceptions. All sizes are half of those published, where 168 pixels

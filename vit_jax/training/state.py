@@ -65,7 +65,7 @@ class TrainState:
         as `make_train_step` takes the model itself.
 
     Raises:
-      TypeError: if the parameters are a model, or the optimizer is none.
+      TypeError: if `params` is a model, or `tx` is no optimizer.
     """
     check_optimizer(tx)
     if isinstance(params, nn.Module):

@@ -89,8 +89,8 @@ def make_train_step(
 
   Args:
     tx: The optimizer.
-    learning_rate: The schedule or the number in `tx`, for the metrics, which
-      without it have no `learning_rate`.
+    learning_rate: The schedule or the number in `tx`, for the metrics; without
+      it, they have no `learning_rate`.
     seed: Seed of Mixup, dropout and masks.
     mean, std, loss: The normalisation and the loss of the default objective,
       `losses.Classification`. They have no effect if `objective` is given, as
