@@ -154,6 +154,7 @@ def _small(c):
 
 
 def _table_4(c, model: str, dataset: str, variant: str):
+  """A row of Table 4, or with a variant one of VTAB or Table 2."""
   steps, rates = VTAB if variant == "vtab" else TABLE_4[dataset]
   c.pretrained = model
   c.total_steps = steps

@@ -55,6 +55,7 @@ def get_config(argument: str = ""):
 
 
 def _paper(c, argument: str):
+  """The paper's run on a data set, for MODEL,DATA SET."""
   model, _, dataset = argument.partition(",")
   if model.split("/")[0] not in VITS or not dataset:
     raise ValueError(

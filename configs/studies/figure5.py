@@ -16,6 +16,7 @@ from vit_jax.run.experiments.study_file import paper_table
 
 
 def _family(model: str) -> str:
+  """The kind of a model, by its name: Transformer, ResNet or hybrid."""
   if not model.startswith("R"):
     return "Transformer"
   return "hybrid" if "+" in model else "ResNet"

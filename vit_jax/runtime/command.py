@@ -74,6 +74,7 @@ def run(
   """
 
   def guarded(argv: list[str]) -> None:
+    """Runs `main` with the arguments of absl's `argv`, and explains errors."""
     if not flags.FLAGS["verbosity"].present:
       # Libraries log every file they read.
       logging.set_verbosity(logging.ERROR)

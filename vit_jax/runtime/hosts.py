@@ -119,6 +119,7 @@ def compile_together(function: Any) -> Any:
 
   @functools.wraps(function)
   def call(*arguments: Any) -> Any:
+    """Calls the function, compiled by all processes for these shapes."""
     shapes = tuple(jax.numpy.shape(leaf) for leaf in jax.tree.leaves(arguments))
     if shapes not in compiled:
       # Imports Orbax first: after that, JAX would trace the function again.

@@ -31,6 +31,7 @@ class Shown:
     return "\n".join([*filter(None, [self.text]), *self.paths])
 
   def _repr_html_(self) -> str:
+    """The text, and the pictures or pages, as a notebook shows them."""
     parts = [f"<p>{html.escape(self.text)}</p>"] if self.text else []
     parts += map(_element, self.paths[:_MOST])
     more = len(self.paths) - _MOST

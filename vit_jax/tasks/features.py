@@ -43,6 +43,7 @@ def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
   """
 
   def compute(params: Any, batch: Mapping[str, Array], first: Array) -> Any:
+    """The sums of a batch, and the moments of its features."""
     del first
     images = objective.inputs({"image": batch["image"]})
     seen: dict[str, Float[Array, "B D"]] = {}
@@ -62,6 +63,7 @@ def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
     return sums, _moments(z, counts)
 
   def parts(computed: tuple[Any, Any], first: int, **_: bool) -> Parts:
+    """The sums, and the `Moments` of the features, in float64."""
     del first
     sums, moments = jax.tree.map(np.float64, computed)
     return {**sums, "features": Moments(sums["examples"], *moments)}

@@ -31,6 +31,7 @@ def means(objective: Objective, model: nn.Module, score: str) -> Measure:
   def compute(
     params: Any, batch: Mapping[str, Array], first: Array
   ) -> dict[str, Array]:
+    """The sums of a batch; see `sums_of`."""
     number = first // len(batch["mask"])
     key = jax.random.fold_in(jax.random.key(0), number)
     inputs, targets = objective.prepare(dict(batch), key)

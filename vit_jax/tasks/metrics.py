@@ -106,6 +106,7 @@ def evaluate(
   step = jax.jit(measure.compute) if compute is None else compute
 
   def steps() -> Iterator[tuple[np.int32, Any]]:
+    """Yields the place of each batch's first example, and what is computed."""
     place = first
     for batch in batches:
       number = np.int32(place)
@@ -113,6 +114,7 @@ def evaluate(
       place += len(jax.tree.leaves(batch)[0])
 
   def metrics() -> Iterator[Metric]:
+    """Yields the metric of each batch."""
     for place, computed in sharding.fetch_results(steps()):
       parts = measure.parts(
         computed, int(place), detail=detail, examples=examples
@@ -216,12 +218,14 @@ def gathering(
     return rows(params, batch), batch["mask"], batch["skipped"].sum()
 
   def parts(computed: tuple[Any, ...], first: int, **_: bool) -> Parts:
+    """The places and the arrays of a batch's readable examples."""
     arrays, mask, skipped = computed
     places = np.flatnonzero(mask > 0)
     each = {name: array[places] for name, array in arrays.items()}
     return {"rows": ((first + places, each),), "skipped": skipped}
 
   def result(parts: Parts) -> Any:
+    """The outcome, from the rows of all batches."""
     others = {**parts}
     pieces = others.pop("rows")
     skipped = others.pop("skipped")

@@ -49,6 +49,7 @@ def outputs_measure(
   names = stream.source.class_names
 
   def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs, the loss and the labels of each example."""
     logits: Any = objective.model_outputs(model, params, batch)
     label = batch["label"]
     loss, _ = objective.loss_and_score(logits, objective.targets(label))

@@ -171,6 +171,7 @@ def _over_others(
 
     @jax.checkpoint
     def add_block(total: Any, columns: _Columns):
+      """Adds the logits of a block of columns to the totals."""
       y, column_groups, counts = columns
       # Cosines times 100 need more than the bfloat16 that TPUs multiply in.
       logits = jnp.matmul(x, y.T, precision="highest") + shift[:, None]

@@ -60,6 +60,7 @@ def step_gflops(
   loss_of = loss_function(model_function(apply, None, extras), objective)
 
   def forward(state: TrainState, batch: Any, frozen_params: Any) -> Any:
+    """The mean loss, as a train step computes it."""
     key = jax.random.key(0)
     inputs, targets = objective.prepare(batch, key)
     context = context_of(extras, state, frozen_params)

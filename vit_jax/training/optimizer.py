@@ -199,6 +199,7 @@ def _scale_by_trust_ratio(parts: Parts | None) -> optax.GradientTransformation:
   """
 
   def scale(updates: Any, params: Any) -> Any:
+    """All updates, each scaled to the norm of its array."""
     totals: dict[str, Any] = {}
     model_parts = parts or guess_parts(updates)
 

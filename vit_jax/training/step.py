@@ -129,6 +129,7 @@ def make_train_step(
     finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
 
     def update() -> TrainState:
+      """The next state, but for its step, if the update is applied."""
       updates, opt_state = tx.update(grads, state.opt_state, state.params)
       params = optax.apply_updates(state.params, updates)
       averaged = average(state, params)
@@ -217,6 +218,7 @@ def model_function(
     return leaf if is_trained else jax.lax.stop_gradient(leaf)
 
   def model_of(params: Any, frozen_params: Any, key: Array) -> Apply:
+    """The `apply` of an objective, with these parameters and dropout's key."""
     params = map_paths(stop_frozen, params)
     params = extras.merged_params(params, frozen_params)
 
@@ -377,7 +379,10 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
   def mean(
     params: Any, context: StepContext, key: Array, inputs: Any, targets: Any
   ):
+    """As `gradient`, averaged over the parts of a batch."""
+
     def add_part(total, xs):
+      """Adds the loss, the score and the gradient of a part."""
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
       (loss, means), grads = gradient(
@@ -423,6 +428,8 @@ def _coupled_gradient_in_parts(
   def gradient(
     params: Any, context: StepContext, key: Array, inputs: Any, targets: Any
   ):
+    """((mean loss, `Means`), gradient) of a batch, part by part."""
+
     def embed(params: Any, part: Array, inputs: Any) -> tuple[Any, Any]:
       apply = model_of(params, context.frozen, jax.random.fold_in(key, part))
       return objective.embed(apply, inputs, context)
@@ -445,6 +452,7 @@ def _coupled_gradient_in_parts(
     shared_gradient = jax.tree.map(lambda x: x / parts, shared_gradient)
 
     def add_part(total: Any, xs: tuple[Array, Any, Any]):
+      """Adds a part's gradient, from that of its embeddings."""
       part, part_inputs, rows_gradient = xs
       back = jax.vjp(lambda p: embed(p, part, part_inputs), params)[1]
       (part_gradient,) = back((rows_gradient, shared_gradient))

@@ -110,6 +110,7 @@ class Checkpoints(CheckpointReader):
     self._saving = step, done
 
     def run() -> None:
+      """Completes the checkpoint, and deletes old ones; runs in a thread."""
       try:
         finish(metrics)
         done.set_result(self._delete_old({**self._steps, step: score}))

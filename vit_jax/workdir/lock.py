@@ -105,12 +105,14 @@ class _ObjectLock:
     self._thread = threading.Thread(target=self._beat, daemon=True)
 
   def __enter__(self) -> "_ObjectLock":
+    """Takes the lock, also from an owner that counts as dead."""
     while not self._write():
       self._generation = self._wait_for_death()
     self._thread.start()
     return self
 
   def __exit__(self, *_: Any) -> None:
+    """Gives up the lock, unless another run has taken it."""
     self._end.set()
     self._thread.join()
     if not self._lost:

@@ -96,6 +96,7 @@ def begin(
     )
 
   def finish(metrics: Any) -> None:
+    """Completes the checkpoint, with the metrics or None."""
     try:
       written.result()
       if jax.process_index() == 0:

@@ -280,6 +280,7 @@ class EventFile(AppendFile):
     self._add(step, values)
 
   def _add(self, step: int, values: list[Any]) -> None:
+    """Appends an event for each value of a step."""
     now = time.time()
     events = [_event.Event(step=step, wall_time=now, summary=v) for v in values]
     self.append(b"".join(map(_record, events)))

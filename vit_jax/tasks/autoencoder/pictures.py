@@ -23,6 +23,7 @@ def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
   """
 
   def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:
+    """The draw, and the predicted and true hidden patches, (B, M, P^2 C)."""
     batch = {"image": images}
     targets, predicted = objective.predict(model, params, batch, numbers)
     truth = objective.hidden(objective.inputs(batch), targets["draw"])
@@ -32,6 +33,7 @@ def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
     return targets["draw"], predicted, truth
 
   def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
+    """The picture of an image, from what `predict` gives for it."""
     draw, predicted, truth = rows
     seen, hidden = draw["seen"], draw["hidden"]
     source = np.full(len(seen) + len(hidden), MASK)

@@ -334,6 +334,7 @@ def class_measure(
     return {**totals, **more}
 
   def result(parts: Parts) -> ClassificationOutcome:
+    """The outcome, from the parts of all batches together."""
     totals = {**parts}
     confusion = totals.pop("confusion", None)
     predictions = totals.pop("predictions", ())

@@ -176,6 +176,7 @@ class DenseRegressionTask(Task):
     name, *_ = stream.source.class_names
 
     def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+      """The loss of each image, and its `sums`."""
       outputs = model.apply({"params": params}, objective.inputs(batch))
       targets = batch["label"]
       loss, _ = objective.compare(outputs, targets)
@@ -203,6 +204,7 @@ class PixelNumbersAnswers(Answers):
     from vit_jax.tasks.segmentation.marking import enlarged_in_strips, make_mark
 
     def bicubic(outputs: np.ndarray, height: int, width: int) -> np.ndarray:
+      """The numbers (height, width), from outputs (h, w, 1) in their unit."""
       h, w = outputs.shape[:2]
       rows = bicubic_weights(h, height, antialias=False)
       columns = bicubic_weights(w, width, antialias=False)
@@ -210,6 +212,7 @@ class PixelNumbersAnswers(Answers):
       return answer.astype(np.float32)
 
     def numbers(outputs: np.ndarray, height: int, width: int) -> np.ndarray:
+      """The numbers (height, width), from scaled outputs (h, w, 1)."""
       answer = np.empty((height, width), np.float32)
       for rows, values in enlarged_in_strips(outputs, height, width):
         answer[rows] = self.task.scaling.numbers(values[..., 0])

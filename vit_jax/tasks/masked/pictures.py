@@ -20,11 +20,13 @@ def make_panels(model: nn.Module, masking: Masking) -> Draw:
   """
 
   def predict(params: Any, images: Any, numbers: Any) -> tuple[Any, Any, Any]:
+    """The targets, the predictions and the predicted colours' indices."""
     batch = {"image": images}
     targets, predicted = masking.predict(model, params, batch, numbers)
     return targets, predicted, masking.colours(predicted)
 
   def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
+    """The picture of an image, from what `predict` gives for it."""
     targets, predicted, colours = rows
     if masking.target == "pixels":
       guess, truth = predicted, targets["pixels"]

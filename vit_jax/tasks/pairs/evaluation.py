@@ -40,6 +40,7 @@ def pairs_measure(task: Any, model: Any, stream: Stream) -> Measure:
   most = _most_captions(stream.source)
 
   def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """The embeddings and captions of each image; `has` is False for padding."""
     captions = batch["label"][:, :most]
     B, M, T = captions.shape
     ids = jnp.maximum(captions, 0).reshape(B * M, T)
@@ -95,6 +96,7 @@ def _make_batch_loss(
   compiled = jax.jit(compare)
 
   def loss(gathered: Gathered) -> float:
+    """The mean loss of all pairs."""
     arrays = gathered.arrays
     bias = arrays.get("bias")
     total = 0.0
@@ -143,6 +145,7 @@ def _zero_shot(
   evaluator = Evaluator(gathering(rows), labelled)
 
   def measure(params: Any, track: Track) -> dict[str, float]:
+    """The zero-shot accuracy, by its key."""
     with contextlib.closing(labelled):
       arrays = evaluator.metric(params, track).result().arrays
     v = np.asarray(jax.device_get(compiled(params)))
@@ -200,6 +203,7 @@ class PairsOutcome(Outcome):
 
   @functools.cached_property
   def _captions(self) -> _Captions:
+    """The captions of all images, without padding."""
     arrays = self.gathered.arrays
     owner, place = np.nonzero(arrays["has"])
     return _Captions(

@@ -250,6 +250,7 @@ def count_right(
   counts = batch["mask"] > 0
 
   def correct(probe: dict[str, Array]) -> Int[Array, ""]:
+    """The number of right answers of one probe."""
     z = (y - probe["mean"][None]) / probe["scale"][None]
     scores = jnp.dot(z, probe["W"][:-1], precision=jax.lax.Precision.HIGHEST)
     rank = label_rank(scores + probe["W"][-1:], batch["label"])

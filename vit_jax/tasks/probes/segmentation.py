@@ -94,6 +94,7 @@ def answers(
   )
 
   def answer(features: Float[Array, "h w D"]) -> Int[Array, "H W"]:
+    """The class of each pixel of one image."""
     z = (features - mean[None, None]) / scale[None, None]
     scores = jnp.dot(z, W[:-1], precision=jax.lax.Precision.HIGHEST)
     scores = scores + W[-1][None, None]

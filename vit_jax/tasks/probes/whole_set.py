@@ -54,6 +54,7 @@ def make_represent(
   prepared = ImageInputs(**preprocessing.normalization)
 
   def represent_batch(params: Any, batch: dict[str, Array]):
+    """The representations, and the label, mask and skipped of each row."""
     images = prepared.inputs(batch)
     row_info = {k: batch[k] for k in ("label", "mask", "skipped")}
     y = by_image(represent(params, images), images)
@@ -83,6 +84,7 @@ class Readable:
     self.places = np.zeros(0, int)
 
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the representations and labels of each batch's readable images."""
     first = 0
     for y, row_info in sharding.fetch_results(self._batches):
       readable = row_info["mask"] > 0

@@ -57,6 +57,7 @@ def make_mark(
   answer = answer or classes
 
   def mark_at_own_size(params: Any, image: Pixels) -> Any:
+    """The answer for an image that is seen whole, at a size of its own."""
     own: Any = preprocessing.own_size
     seen, seen_size = image, own.of(image.shape[:2])
     _check_patches(seen_size, P)
@@ -69,6 +70,7 @@ def make_mark(
     return answer(logits, *image.shape[:2])
 
   def mark(params: Any, image: Pixels) -> Shaped[np.ndarray, "H W"]:
+    """The answer for an image that is resized, or seen by windows."""
     seen_size = size if short_side is None else _sides(image, short_side, P)
     seen = image
     if image.shape[:2] != seen_size:

@@ -147,6 +147,7 @@ class SegmentationTask(Task):
     names = stream.source.class_names
 
     def rows(params: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+      """The loss of each image, and its `counts`."""
       logits = model.apply({"params": params}, objective.inputs(batch))
       masks = batch["label"]
       loss, _ = objective.compare(logits, masks)
@@ -185,6 +186,7 @@ def counts(
   has_class = masks != ignored_label(num_classes)
 
   def count_class(k: Array) -> dict[str, Array]:
+    """The pixels of class k in masks, in answers, and in both, (B,) each."""
     true = (masks == k) & has_class
     answered = (answer == k) & has_class
     pixels = {"true": true, "answered": answered, "right": true & answered}

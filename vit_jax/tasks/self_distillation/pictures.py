@@ -26,6 +26,7 @@ def make_panels(model: Any, objective: Any) -> Draw:
 
   @jax.jit
   def features(params: Any, images: Array) -> Array:
+    """The features of the patches, (B, h, w, D)."""
     x = normalize(images, mean, std)
     variables = {"params": params}
     outputs: Any = encoder.apply(variables, x, method=outputs_of)

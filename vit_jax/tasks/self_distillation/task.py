@@ -214,6 +214,8 @@ def clip_by_part(norm: float, parts: Parts) -> optax.GradientTransformation:
   """Scales the gradient of the encoder, and of each head, to at most `norm`."""
 
   def clip(updates: Any, _: Any) -> Any:
+    """The gradients, scaled part by part."""
+
     def prefix(path: str) -> str:
       return parts.part(path).prefix if parts.is_head(path) else ""
 
