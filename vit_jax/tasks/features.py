@@ -77,7 +77,10 @@ def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
 def _moments(
   z: Float[Array, "B D"], counts: Bool[Array, " B"]
 ) -> tuple[Array, Array, Array]:
-  """The mean of the vectors that count, and sums about it, as in `Moments`."""
+  """`shift`, `first` and `second` of the `Moments` of vectors that count.
+
+  The shift is their mean.
+  """
   rows = counts[:, None]
   mean = jnp.where(rows, z, 0).sum(axis=0) / jnp.maximum(counts.sum(), 1)
   z = jnp.where(rows, z - mean[None], 0)

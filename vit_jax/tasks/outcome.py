@@ -271,7 +271,7 @@ class Stream:
   def __call__(
     self, track: Track = untracked, what: str = "evaluating"
   ) -> Iterator[dict[str, jax.Array]]:
-    """The batches of one pass, on the devices; `what` names it as it runs."""
+    """The batches of one pass, on the devices; a progress line shows `what`."""
     on_device = sharding.to_device(
       self._batches, sharding.batch_sharding(self.mesh), _BATCHES_AHEAD
     )

@@ -104,7 +104,10 @@ class OutputsOutcome(Outcome):
     }
 
   def each(self, key: str, values: np.ndarray) -> dict[str, dict[str, float]]:
-    """A metric of each label or target, where it is defined."""
+    """The metric `key` of each label or target, by name, where it is defined.
+
+    The result has the names and the values under the key of the split.
+    """
     pairs = zip(self.names, values, strict=True)
     finite = {name: float(x) for name, x in pairs if np.isfinite(x)}
     return Split.EVAL.keyed({key: finite})

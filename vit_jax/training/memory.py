@@ -155,7 +155,7 @@ def shortage_warning(
 
 
 def free_on(devices: Sequence[Any]) -> int | None:
-  """Bytes that are free on each of the devices, or on their host.
+  """Bytes that are free on the fullest of the devices, or on the CPUs' host.
 
   None if that is unknown.
   """

@@ -287,8 +287,8 @@ def make_init(
   """Returns a function from a random key to the first state.
 
   The state's parameters are boxed, as those of `make_params_init` are. With
-  LoRA, they are those of `lora.trained_init`. The state holds that of the
-  `objective`, if it has one.
+  LoRA, they are those of `lora.trained_init`. `objective_state` is what
+  `objective.init` returns.
   """
   params_init = extras.init(make_params_init(model, image_shape))
 

@@ -421,8 +421,8 @@ def _coupled_gradient_in_parts(
   """As `_make_gradient`, for a loss that couples the parts (arXiv:2101.06983).
 
   First, all parts are embedded, and only the embeddings are kept. From the
-  gradient of the loss for the embeddings, that for the parameters is computed
-  part by part; each part is embedded again with the same dropout.
+  loss's gradient for the embeddings, its gradient for the parameters is
+  computed part by part; each part is embedded again with the same dropout.
   """
 
   def gradient(

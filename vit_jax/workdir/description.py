@@ -205,7 +205,7 @@ def check_same_run(
 
 
 def _facts(description: dict[str, Any]) -> dict[str, Any]:
-  """The configuration and the facts about data, by flat keys."""
+  """The configuration and the facts about data, in one level by dotted keys."""
   facts = {key: description[key] for key in _DATA_KEYS if key in description}
   return flat(_as_json(description["config"] | facts))
 

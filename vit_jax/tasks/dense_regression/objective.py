@@ -39,7 +39,7 @@ class Scaling:
     return self.log_std > 0
 
   def numbers(self, outputs: Any) -> Any:
-    """The numbers that outputs stand for, in NumPy or JAX.
+    """The numbers that outputs, arrays of NumPy or JAX, stand for.
 
     A logarithm that is not finite becomes NaN.
     """

@@ -422,7 +422,7 @@ class Solutions:
     return Probe(self.mean, self.scale, W, l2)
 
   def _shrunken(self, l2: float) -> np.ndarray:
-    """coordinates / (s + l2), by which `basis` gives the weights."""
+    """coordinates / (s + l2); `basis` times these is the weights."""
     s = np.maximum(self.s, 0)  # Rounding can make an eigenvalue negative.
     return self.coordinates / (s + l2)[:, None]
 

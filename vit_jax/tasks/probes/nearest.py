@@ -124,7 +124,10 @@ def _within(
   best: Best,
   count: int,
 ) -> Best:
-  """Compares the rows of a block with each other, but not with themselves."""
+  """The nearest rows, updated by those of the same block, without itself.
+
+  `number` is the block's number, and `count` is the number of all rows.
+  """
   cosines = _cosines(rows, rows)
   cosines = jnp.where(jnp.eye(len(rows), dtype=bool), -jnp.inf, cosines)
   return _merge(best, cosines, number, count)
@@ -139,7 +142,10 @@ def compare_blocks(
   best_of_others: Best,
   count: int,
 ) -> tuple[Best, Best]:
-  """Compares the rows of two blocks, and updates the nearest rows of both."""
+  """Compares the rows of two blocks, and updates the nearest rows of both.
+
+  `numbers` are the blocks' numbers, and `count` is the number of all rows.
+  """
   cosines = _cosines(rows, others)
   first, second = numbers
   return (
