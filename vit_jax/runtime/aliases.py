@@ -84,10 +84,11 @@ def of_loaded(name: str) -> Callable[..., Any]:
 
 
 def loaded_from(model: Any, name: str) -> Any:
-  """A loaded model; that of a run, or of a name or a path, is loaded.
+  """The loaded model that is given, or that of a run, a name or a path.
 
-  Raises TypeError for anything else, as `loaded.NAME` needs more than a module
-  and its parameters, such as the preprocessing.
+  `name` is what the caller asks of it, for the message. Raises TypeError for
+  anything else, as `loaded.NAME` needs more than a module and its parameters,
+  such as the preprocessing.
   """
   if hasattr(model, "preprocessing") and hasattr(model, "origin"):
     return model

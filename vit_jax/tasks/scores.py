@@ -49,9 +49,10 @@ MOST_CHANGED = 0.5
 def judged(metrics: Mapping[str, Any]) -> dict[str, float]:
   """The score `SINCE_START` of an evaluation; {} if it was not compared.
 
-  It is the rank of the features, which falls as a run collapses, and may rise
-  as features get worse: where images keep less than half of the neighbours that
-  they had at the start, it is therefore below 0, so that the start is better.
+  It is the rank of the features, which falls as a run collapses. The rank may
+  also rise as features get worse. If images keep less than half of the
+  neighbours that they had at the start, the score is therefore the share that
+  they keep, minus 1: it is below 0, so that the start counts as better.
 
   >>> from vit_jax.tasks.scores import judged
   >>> judged({"start/kept": 0.8, "eval/rank": 0.3})
@@ -130,9 +131,9 @@ class FoldScore:
     The result is None without folds, if the score is NaN, and for more than
     1,000 images: the interval comes from random draws, which would then take
     seconds, and a score of so many images hardly needs one. Draws from answers
-    without a
-    mistake have no mistake either. With `is_share`, for a score from 0 to 1,
-    the interval is therefore widened to hold that of an equally high accuracy.
+    without a mistake have no mistake either. With `is_share`, for a score from
+    0 to 1, the interval is therefore widened to hold that of an equally high
+    accuracy.
     """
     if not folds or count > _MOST_DRAWN:
       return None
