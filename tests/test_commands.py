@@ -424,6 +424,8 @@ def _python(code):
     ("AutoImageProcessor", "did you mean loaded.preprocess(images) of"),
     ("ImageFolder", "did you mean vit_jax.open_data("),
     ("knn", "did you mean vit_jax.fewshot(loaded, folder, probe="),
+    ("create_train_state", "did you mean vit_jax.TrainState.create(params"),
+    ("list_datasets", "a data set of yours is a folder, a table, "),
     ("find_duplicates", "did you mean loaded.find_similar(image, folder)"),
     ("load_pretrain", "did you mean vit_jax.load_pretrained?"),
     ("inspect_data", "`vit_jax inspect_data` is for a shell; in a notebook, "),

@@ -328,10 +328,11 @@ def test_a_list_of_answers_says_that_it_is_one():
   answers = predictor.Predictions([Prediction("a.png")])
   with pytest.raises(AttributeError, match=r"answers\[0\]\.names\[0\]$"):
     operator.attrgetter("zzz")(answers)
+  assert answers.names == ()  # The only answer has it.
   with pytest.raises(
     AttributeError, match=r"\[answer\.label for answer in ans"
   ):
-    operator.attrgetter("names")(answers)
+    operator.attrgetter("names")(predictor.Predictions(answers * 2))
   assert answers == [Prediction("a.png")]
   with pytest.raises(AttributeError, match=r"did you mean pandas\.DataFrame\("):
     operator.attrgetter("to_pandas")(answers)
@@ -365,9 +366,9 @@ def test_answers_show_a_line_each_and_a_notebook_their_pictures(tmp_path):
 @pytest.mark.parametrize(
   "name, meant",
   [
-    ("class_name", "answer.label"),
-    ("confidence", "answer.probability"),
-    ("path", "answer.image"),
+    ("decoded", "answer.label"),
+    ("softmax", "answer.probability"),
+    ("source", "answer.image"),
     ("_asdict", "dict(answer), or pandas.DataFrame(answers)"),
     ("probabilty", "answer.probability"),
   ],

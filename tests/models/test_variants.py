@@ -177,6 +177,8 @@ def test_the_name_of_a_variant_is_no_field():
     make_vit("B/16", pretrained=True)
   with pytest.raises(AttributeError, match=r"no predict: use loaded\.predict"):
     operator.methodcaller("predict", "cat.jpg")(make_vit("B/16"))
+  with pytest.raises(AttributeError, match=r"summary: use loaded\.summary\(\)"):
+    operator.methodcaller("summary")(make_vit("B/16"))
 
 
 def test_names_of_half_a_model_are_refused():

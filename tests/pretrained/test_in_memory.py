@@ -1,5 +1,7 @@
 """Models in memory are written, and come back as they were."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -87,6 +89,12 @@ def test_what_cannot_be_saved_is_one_line(tmp_path, options, message):
   with pytest.raises(ValueError, match=message):
     vit_jax.save(*drawn(), tmp_path / "mine", **options)
   assert not (tmp_path / "mine").exists()
+
+
+def test_the_model_stands_before_its_parameters():
+  call: Any = vit_jax.save
+  with pytest.raises(ValueError, match="^model is of type dict: give"):
+    call({"head": {}}, "my_model")
 
 
 def test_a_missing_folder_is_asked_for():

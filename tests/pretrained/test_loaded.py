@@ -179,7 +179,7 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
     ("reset_classifier", "vit_jax.load_pretrained(name, num_classes=3)"),
     ("attention_map", "loaded.attention(image)"),
     ("preprocessor", "loaded.preprocess(images)"),
-    ("to", "jax.device_put(loaded.params, device)"),
+    ("half", 'vit_jax.load_pretrained(name, dtype="bfloat16")'),
     ("add_head", "loaded.fit(folder), which trains a head"),
     ("probe", "loaded.fit(folder), which trains a head"),
   ],

@@ -68,6 +68,7 @@ OF_PACKAGE = {
   **dict.fromkeys(
     ("list_pretrained", "available_models", "model_names"), vit_jax.list_models
   ),
+  **dict.fromkeys(("load_data", "load_dataset"), vit_jax.open_data),
   "get_config": load_config,
   "load_config": load_config,
   "attention_weights": attention_weights,

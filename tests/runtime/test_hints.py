@@ -67,7 +67,7 @@ def test_arguments_are_known_by_their_names_elsewhere():
   "keywords, said",
   [
     ({}, "missing a required argument: 'x'; as in loaded.save(1, top=3)"),
-    ({"x": 1, "format": 2}, "argument 'format'; did you mean to=\"timm\"?"),
+    ({"x": 1, "kind": 2}, "argument 'kind'; did you mean to=\"timm\"?"),
     ({"x": 1, "force": 2}, "before: nothing is written over."),
     ({"x": 1, "topp": 2}, "argument 'topp'; did you mean top?"),
     ({"x": 1, "zzzzzz": 2}, "argument 'zzzzzz'; as in loaded.save(1, top=3)"),

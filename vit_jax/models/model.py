@@ -45,6 +45,15 @@ _OF_LOADED = {
   "from_pretrained": "loaded.model",
   "save_pretrained": 'vit_jax.save(loaded, folder, to="hf")',
   "eval": "loaded.predict(images)",
+  "features": "loaded.features(images)",
+  "evaluate": "loaded.evaluate(folder)",
+  "fit": "loaded.fit(folder)",
+  "summary": "loaded.summary()",
+  "num_params": "loaded.num_params",
+  "num_parameters": "loaded.num_params",
+  "count_params": "loaded.num_params",
+  "attention_maps": "loaded.attention_maps(images)",
+  "save": "vit_jax.save(model, params, folder)",
 }
 _MOST_CHANNELS = 4  # An axis with more entries looks like a height or a width.
 _FULL_SCALE = 2.0  # A larger mean or deviation must count 255 levels.

@@ -78,6 +78,12 @@ def save(
   """
   if isinstance(model, Loaded):
     loaded, folder = model, params if folder is None else folder
+  elif not isinstance(model, Model):
+    raise ValueError(
+      f"model is of type {type(model).__name__}: give the model before its "
+      'parameters, as in vit_jax.save(model, params, "my_model"), or '
+      'vit_jax.save(run.load(), "my_model") for a run.'
+    )
   else:
     loaded = loaded_from(
       model,

@@ -141,7 +141,9 @@ class Loaded(Answering):
     command = importlib.import_module("vit_jax.visualize")
     return command.visualize(self, images, out, **options)
 
-  @hints.accepts("loaded.save(folder)")
+  @hints.accepts(
+    "loaded.save(folder)", same=dict.fromkeys(("format", "fmt"), "to")
+  )
   def save(
     self,
     folder: str | os.PathLike[str],
@@ -237,7 +239,9 @@ class Loaded(Answering):
     rows.append(("all", f"{self.num_params:,}", ""))
     return shown.Text("\n".join(table_lines(rows)))
 
-  @hints.accepts('loaded.export("model.onnx")')
+  @hints.accepts(
+    'loaded.export("model.onnx")', same=dict.fromkeys(("format", "fmt"), "to")
+  )
   def export(
     self,
     path: str | os.PathLike[str],
