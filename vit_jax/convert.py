@@ -102,7 +102,7 @@ def convert(
     **options: `push`, `license`, and keywords of `load_pretrained`.
 
   Raises:
-    ValueError: if the folder is missing, the source cannot be read, or the
+    ValueError: if no folder is given, the source cannot be read, or the
       format is unknown or cannot express the model.
 
   Example:

@@ -67,8 +67,7 @@ def find_lr(
     vit_jax.train("my_photos", lr=found.suggested)
 
   Args:
-    data: As in `vit_jax.train`, as are `config`, `pretrained`, `settings` and
-      the keywords.
+    data, config, pretrained, settings, **keywords: As in `vit_jax.train`.
     out: Folder for lr_range.csv and lr_range.png.
     steps: Number of steps.
     lowest: Learning rate of the first step.

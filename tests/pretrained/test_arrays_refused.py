@@ -93,7 +93,7 @@ SHORT = npy("'|u1'", "(2,)", b"")
     (SHORT + bytes(99 * MIB), {"file_size": len(SHORT) + 2}, "Bad CRC-32"),
     (LONG, {"compress_type": 0, "file_size": 9200}, "claim to hold 9200, "),
     (LONG, {"compress_size": 1 << 40}, "claim to hold 1099511627776, "),
-    (LONG, {"file_size": 1 << 40}, "unpacked 1099511627776; at most"),
+    (LONG, {"file_size": 1 << 40}, "or 1099511627776 unpacked; at most"),
     (LONG, {"header_offset": 7}, "Bad magic number for file header"),
     (LONG, {"flag_bits": 1}, "is encrypt"),
   ],

@@ -117,8 +117,8 @@ def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
   limit = MAX_UNPACKED_BYTES + MAX_UNPACKED_RATIO * size
   if packed > size or unpacked > limit:
     raise UnreadableFileError(
-      f"its {size} bytes claim to hold {packed}, unpacked {unpacked}; at most "
-      f"{limit} are read, as weights hardly compress. Get it again."
+      f"its {size} bytes claim to hold {packed}, or {unpacked} unpacked; at "
+      f"most {limit} are read, as weights hardly compress. Get it again."
     )
   if len(set(names)) < len(names):
     raise UnreadableFileError(

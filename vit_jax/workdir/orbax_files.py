@@ -59,7 +59,7 @@ def delete_partial(folder: epath.Path) -> None:
 
 
 def steps(folder: epath.Path) -> list[int]:
-  """The steps of the checkpoints in a folder, oldest first."""
+  """The steps of the whole checkpoints in a folder, oldest first."""
   names = bucket.names(folder) if folder.exists() else []
   numbered = ((step_of(name), name) for name in names)
   return sorted(

@@ -25,7 +25,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.printable import composed, first_of, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
-_LOOKED_AT = 8  # Images that are asked for their alpha.
+_LOOKED_AT = 8  # Images that are looked at for alpha.
 _SHOWN = 5  # Names in a message on those of two sources.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 

@@ -151,7 +151,7 @@ class _Scorer:
     self._num_classes = model.num_classes
 
   def __call__(self, name: str, test_set: TestSet) -> Row:
-    """The scores on a test set, as shares, and its numbers of images.
+    """The scores on a test set, as shares, and the numbers of its images.
 
     Raises ValueError if no image is readable.
     """

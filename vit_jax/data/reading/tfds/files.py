@@ -20,7 +20,7 @@ from vit_jax.runtime.files import MOST_TEXT, open_regular, read_regular
 from vit_jax.runtime.printable import printable
 
 _PREFIX = "tensorflow_datasets.core.features."
-# The features of TFDS 4, by the names that its files have for their classes.
+# The kinds of features in TFDS 4, each by the name of its class, as files say.
 FEATURES = frozenset(
   _PREFIX + name
   for name in (

@@ -145,7 +145,9 @@ def black_and_white(encoded: bytes) -> bytes:
   image_size(encoded)  # Raises UnreadableImageError for a too large image.
   pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if pixels is None:
-    raise UnreadableImageError("an image of dSprites that is not a PNG file.")
+    raise UnreadableImageError(
+      "it is not a PNG file, as images of dSprites are."
+    )
   return cv2.imencode(".png", pixels * np.uint8(255))[1].tobytes()
 
 
