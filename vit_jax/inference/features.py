@@ -65,7 +65,8 @@ def features(
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of
-      tokens, or if a model alone is given images that are not floats.
+      tokens, if `as_maps` is given without layers, or if a model alone is given
+      images that are not floats.
   """
   if isinstance(model, KnowsItsInputs):
     pictures = params if images is None else images

@@ -70,8 +70,8 @@ class KeptVectors:
     """The vectors in a file; no vectors if it is missing or damaged.
 
     A line says that a file is damaged, and that its vectors are computed anew.
-    Raises ValueError if the file holds vectors of another model, or other
-    arrays, which the user may need.
+    Raises ValueError if the path is a folder, or the file holds vectors of
+    another model, or other arrays, which the user may need.
     """
     if path.is_dir():
       raise ValueError(f"{path} is a folder: give another --out.")

@@ -526,8 +526,9 @@ def _own_tokens(
 ) -> np.ndarray:
   """The tokens of an image, from those of its row of N patches, (L, S, D).
 
-  The patches may be the only tokens, or come last. With `as_maps`, the result
-  is (L, h, w, D).
+  The patches may be the only tokens, or come last. `size`, (1, 2), has the
+  numbers of the image's patches along height and width. With `as_maps`, the
+  result is (L, h, w, D).
   """
   h, w = size.reshape(2).tolist()
   own = features[:, : features.shape[1] - N + h * w]

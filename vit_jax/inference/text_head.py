@@ -92,9 +92,10 @@ def _arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def read_text_head(path: str) -> TextHead:
-  """Reads an .npz file with `names`, `embeddings`, and `scale` and `bias`.
+  """Reads an .npz file with `names` and `embeddings`.
 
-  Raises ValueError if the file cannot be read or holds something else.
+  It may also have `scale`, which is 100 otherwise, and `bias`. Raises
+  ValueError if the file cannot be read or holds something else.
   """
   try:
     with open_regular(path, _MOST_BYTES) as file:

@@ -254,9 +254,10 @@ def _together(key: str, of_images: list[Any]) -> Arrays:
 def _readable(
   images: Iterable[tuple[Picture, Any]],
 ) -> Iterator[tuple[int, str, Any]]:
-  """Yields the images that could be read, with their numbers.
+  """Yields the number, the path and the content of each readable image.
 
-  A line is printed for each of the others.
+  `images` has the path of each image, and its content or, as a text, the reason
+  why it could not be read, which is printed.
   """
   for number, (picture, image) in enumerate(images, 1):
     is_file = isinstance(picture, str | os.PathLike)

@@ -83,7 +83,11 @@ def write(
   anchor: str = "mm",
   ink: str = "black",
 ) -> None:
-  """Writes a line, shortened in the middle where it is wider than `width`."""
+  """Writes a line, shortened in the middle where it is wider than `width`.
+
+  `size`, the height of the text, is in pixels, as `place` and `width` are.
+  `anchor` says, as in Pillow, which point of the text lies at `place`.
+  """
   text = readable(text)
   font = pillow_font(text, size)
   text = shortened(text, lambda some: font.getlength(some) <= width)

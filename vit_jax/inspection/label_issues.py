@@ -306,7 +306,7 @@ def _rows(
   probabilities: Float[np.ndarray, "N K"],
   ranked: LabelErrors,
 ) -> Iterator[list[str]]:
-  """The cells of the CSV file for each image, in the order of `ranked`."""
+  """The cells below `_COLUMN_NAMES` of each image, in the order of `ranked`."""
   for row, index in enumerate(ranked.index.tolist()):
     label, likely = int(labels[index]), int(ranked.likely[row])
     numbers = (

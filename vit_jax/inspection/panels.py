@@ -131,7 +131,11 @@ def _scale(
   size: float,
   between: Limits,
 ) -> None:
-  """Draws a horizontal colour bar, whose unit is the mean of the map."""
+  """Draws a horizontal colour bar, whose unit is the mean of the map.
+
+  `place` is its upper left corner, and `between` the values at its ends. The
+  width of the bar and the height of its text, `size`, are in pixels.
+  """
   draw = ImageDraw.Draw(sheet)
   x, y = place
   thick = round(0.4 * size)

@@ -43,8 +43,9 @@ def shipped_configs() -> dict[str, pathlib.Path]:
 def load_config(argument: str) -> Any:
   """The locked `ConfigDict` that `get_config` of `FILE:ARGUMENT` returns.
 
-  FILE may be the name of a shipped configuration. Raises ValueError as
-  `load_file` and `make_config` do.
+  Its type is Any, so that type checkers accept its keys as attributes. FILE may
+  be the name of a shipped configuration. Raises ValueError as `load_file` and
+  `make_config` do.
   """
   name, *parameter = argument.split(":", 1)
   return make_config(*load_file(name), *parameter)

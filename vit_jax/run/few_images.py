@@ -50,7 +50,7 @@ _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 # along a cosine, is about exp(-(1 - momentum) steps / 2).
 _MOMENTA = 6.0
 _LEAST_MOMENTUM = 0.9
-_LORA_RATE = 10  # The learning rate of LoRA, in that of all layers.
+_LORA_RATE = 10  # LoRA's learning rate, as a multiple of that for all layers.
 # An epoch has at least so many steps, unless that would need batches of fewer
 # than `_LEAST_BATCH` images.
 _STEPS_AN_EPOCH = 4
@@ -221,7 +221,7 @@ def _has_texts(source: str) -> bool:
 def choices_of_count(
   config: ConfigDict, values: Mapping[str, str], count: int
 ) -> list[tuple[dict[str, str], str]]:
-  """The choices that the number of images decides for `dino:continue`.
+  """The choices of `continued` that the number of images decides.
 
   Each is a dictionary of keys with their values, and the reason. `config` is
   updated: it gets the run's length and the batch size that `values` or a choice

@@ -392,8 +392,8 @@ def _run_name(value: Any) -> str:
 
 def _implied_settings(
   data: str,
-  config: Any,
-  workdir: Any,
+  config: Config | None,
+  workdir: str | os.PathLike[str] | None,
   values: Mapping[str, Any],
   writes_run: bool = True,
 ) -> dict[str, Any]:

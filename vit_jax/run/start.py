@@ -49,9 +49,9 @@ def first_state(
 ) -> tuple[TrainState, int]:
   """Returns (state, step) of the newest intact checkpoint.
 
-  Without a checkpoint, they are a fresh state and 0.
-  Raises ValueError if no checkpoint is intact, or the run must not go on from
-  it; `allow_changes` permits one of other settings or data.
+  Without a checkpoint, they are a fresh state and 0. Raises ValueError if no
+  checkpoint is intact, or the run must not go on from it; `allow_changes`
+  permits one of other settings or data.
   """
   if not checkpoints.all_steps:
     return fresh_state(plan), 0
@@ -63,7 +63,8 @@ def _newest_intact(
 ) -> tuple[TrainState, int]:
   """Restores the newest checkpoint that is intact; sets newer ones aside.
 
-  Returns its state and step; raises ValueError if none is intact.
+  Returns its state and step. Raises ValueError if none is intact, or as
+  `restore_state`.
   """
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
@@ -144,7 +145,8 @@ def fresh_state(plan: Plan) -> TrainState:
   """Makes the state of step 0, with pre-trained weights if there are any.
 
   With `transfer.probe_head`, the head is that of a linear probe, and the
-  probe's metrics go to `plan.evaluation.folds`.
+  probe's metrics go to `plan.evaluation.folds`. Raises ValueError as
+  `build.start_leaves` and `probe_head`.
   """
   if plan.start is None:
     return _draw_missing(plan, plan.init, plan.shapes)
