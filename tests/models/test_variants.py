@@ -158,6 +158,12 @@ def test_the_size_of_images_is_said_not_to_be_kept(name, variant):
   assert len(warned) == 1
 
 
+def test_a_model_without_weights_is_what_is_made():
+  plain = make_vit("Ti/16", num_classes=3)
+  for no_weights in ({"pretrained": False}, {"weights": None}):
+    assert operator.call(make_model, "Ti/16", 3, **no_weights) == plain
+
+
 def test_a_variant_is_needed():
   for make in (make_model, make_vit, make_resnet):
     with pytest.raises(

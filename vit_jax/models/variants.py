@@ -110,13 +110,17 @@ R = TypeVar("R")
 def _by_other_names(make: Callable[P, R]) -> Callable[P, R]:
   """Lets a function take its arguments by the names in `_OTHER_NAMES` too.
 
-  It raises TypeError if one is given by two names, or there is no variant.
+  `pretrained=False` and `weights=None` ask for what they make, and are left
+  out. It raises TypeError if an argument is given by two names, or there is no
+  variant.
   """
 
   @functools.wraps(make)
   def call(*args: P.args, **keywords: P.kwargs) -> R:
     given: dict[str, Any] = {}
     for name, value in keywords.items():
+      if name in ("pretrained", "weights") and not value:
+        continue
       ours = _OTHER_NAMES.get(name, name)
       if ours in given or (ours != name and ours in keywords):
         raise TypeError(f"{ours} is given twice: leave {name} out.")
