@@ -12,7 +12,8 @@ from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.outcome import Curves
 
-_MOST_DRAWN = 1_000  # Most images whose folds have an interval by draws.
+# With more images than this, the score by folds has no interval by draws.
+_MOST_DRAWN = 1_000
 
 
 @dataclasses.dataclass(frozen=True)

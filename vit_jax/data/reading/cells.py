@@ -211,7 +211,7 @@ def _evaluated(text: str) -> Any:
 def _joins_texts(text: str) -> bool:
   """Whether Python would make one text of two without a comma between them.
 
-  NumPy writes such lists, and files whose quotes are doubled have them.
+  Such lists are written by NumPy, and stand in files whose quotes are doubled.
   """
   if not _NEIGHBOURS.search(text):
     return False

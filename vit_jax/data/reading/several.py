@@ -318,8 +318,8 @@ def _word_advice(value: Any, cells: Sequence[Any]) -> str:
 def _merge_cells(ours: Any, theirs: Any) -> Any:
   """Merges the cells of two rows of an image.
 
-  The result is 1 if either is 1, else 0 if either is 0, else UNKNOWN. A cell of
-  another value is kept, and refused later.
+  The result is 1 if either is 1, else 0 if either is 0, else UNKNOWN. Another
+  value is kept, and refused later, unless a 1 of `theirs` replaces it.
   """
   if as_bit(theirs) == 0:
     return 0 if ours is UNKNOWN else ours

@@ -156,7 +156,10 @@ class ClassificationOutcome(Outcome):
     ]
 
   def write(self, path: pathlib.Path, source: Source) -> None:
-    """As in `Outcome`; a loss that is NaN comes first, without an answer."""
+    """Writes the answer to every example, the highest loss first.
+
+    A loss that is NaN comes first, without an answer.
+    """
     label, answer, probability, loss, counted = (
       np.concatenate([getattr(batch, field.name) for batch in self.predictions])
       for field in dataclasses.fields(Predictions)

@@ -205,7 +205,10 @@ class ClassAnswers(Answers):
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., "Calibration"] | None:
-    """As in `Answers`; None if a subclass's task has its own `class_logits`."""
+    """A function that fits the temperature of the task's probabilities.
+
+    It is None if a subclass's task has its own `class_logits`.
+    """
     task = self.task
     if type(task).class_logits is not ClassificationTask.class_logits:
       return None

@@ -88,7 +88,7 @@ class DenseRegressionTask(Task):
     )
 
   def fitted(self, train: Source) -> "DenseRegressionTask":
-    """As in `Task`.
+    """The task with the scale of the numbers of the training targets.
 
     Raises ValueError if all targets are equal, or the loss cannot take them.
     """
