@@ -6,7 +6,7 @@ vit_jax study configs/studies/adaptation.py \
 "full" and "lora" start from a run of `configs/cifar10.py:adam` in `runs/c10`.
 "alone" and "taught" train the same model from scratch; the teacher of "taught"
 is the row "full" of the same seed, in `runs/adaptation`. The learning rate of
-LoRA is four times that of the others, and none was tuned.
+LoRA is four times that of the others, and no rate was tuned.
 """
 
 from vit_jax.config import load_config

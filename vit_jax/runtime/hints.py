@@ -1,4 +1,4 @@
-"""Finds the name that a user likely meant, who gave one that does not exist.
+"""Finds the name that a user likely meant by a name that does not exist.
 
 `hints.csv` lists names in other libraries and what to write here instead, by
 their owner: an object, as pages call its variable ("loaded"), or a call whose

@@ -39,7 +39,7 @@ class Projected(Composed):
     width: K.
     hidden: Width of the projector's two hidden layers.
     position_grid: Patches along height and width of a large crop. Positions are
-      interpolated from there to a small crop's.
+      interpolated from this grid to a small crop's.
   """
 
   width: int = 128

@@ -25,7 +25,7 @@ class Segmentation:
   # a mask nor an answer has.
   iou: tuple[float | None, ...]
   mean_iou: float  # Mean over the classes that have one.
-  pixels_right: float  # Share of the pixels with a class that are right.
+  pixels_right: float  # Share of right answers among pixels that have a class.
   examples: int
   train_examples: int
   skipped_images: int  # Number of unreadable images in both splits.
