@@ -39,7 +39,10 @@ class Drawing:
   def savefig(
     self, file: str | IO[bytes], *, format: str = "png", dpi: float = DPI
   ) -> None:
-    """Writes a PNG, smaller at fewer than 150 dpi."""
+    """Writes a PNG, or a file of another format of Pillow.
+
+    Its size in pixels is that of the drawing times `dpi` / 150.
+    """
     image = self.image
     if dpi != DPI:
       width, height = (max(1, round(s * dpi / DPI)) for s in image.size)

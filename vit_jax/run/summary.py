@@ -323,6 +323,7 @@ def closing(
   Args:
     evaluated: The last evaluation, which is shown already; empty if there was
       none.
+    seconds: How long the loop of this start took.
     workdir: The run's folder; None if no checkpoint was saved.
     tested: The metrics of the test split, if the run has one.
     spent: Seconds on each kind of work since the first start, if known.
