@@ -143,8 +143,8 @@ def evaluate(
     vit_jax.evaluate(run, per_class=True)["eval/top1"]
 
   Args:
-    run: The run's folder, or what `vit_jax.train` returned, or
-      `load_pretrained` of a run.
+    run: The run's folder, what `vit_jax.train` returned, or what
+      `load_pretrained` returned for a run.
     folder: Other class folders, such as "new_photos", other images with masks,
       or another file of labels, to take in place of the run's evaluation split:
       all their images, or their val or test split if they have splits.
@@ -166,7 +166,8 @@ def evaluate(
   from vit_jax.run.saved import evaluate_checkpoint
 
   loaded: Any = run
-  if hasattr(run, "origin"):  # It knows whether it is as the run saved it.
+  # Only a `Loaded` can tell whether its model is as the run saved it.
+  if hasattr(run, "origin"):
     options |= {"test": test, "per_class": per_class, "out": out}
     return loaded.evaluate(folder, **options)
   if folder is not None:

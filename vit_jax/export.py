@@ -60,7 +60,7 @@ class_names = {class_names}
 print(class_names[{outputs}[0].argmax()])"""
 _PRINT_NUMBER = """
 print({outputs}[0].argmax())  # The number of the class, from 0."""
-MOST_NAMES = 100  # More would bury the code; an ONNX file holds them.
+MOST_NAMES = 100  # More names would bury the code; an ONNX file holds them all.
 _CALLS = {"logits": "classify", "embeddings": "embed"}
 
 

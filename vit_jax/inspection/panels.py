@@ -50,7 +50,7 @@ class Drawing:
     if format != "png":
       image.save(file, format)
       return
-    # OpenCV takes half of Pillow's time, given what is fast for photographs.
+    # With `_FAST`, OpenCV takes half of Pillow's time for photographs.
     pixels = cv2.cvtColor(np.asarray(image), cv2.COLOR_RGB2BGR)
     encoded = cv2.imencode(".png", pixels, _FAST)[1].tobytes()
     if isinstance(file, str):

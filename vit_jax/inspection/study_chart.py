@@ -59,7 +59,8 @@ def study_figure(
   places = [*dict.fromkeys(place for line in every for place in line)]
   named = any(isinstance(place, str) for place in places)
   at = {place: k if named else place for k, place in enumerate(places)}
-  order = [*dict.fromkeys([*ours, *theirs])]  # A line has one look in both.
+  # A line has the same colour and marker among ours and in the paper.
+  order = [*dict.fromkeys([*ours, *theirs])]
 
   def text_of(name: Any) -> str:
     return short((names or {}).get(str(name), str(name).replace("_", " ")))

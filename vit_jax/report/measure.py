@@ -185,7 +185,8 @@ def read_run(
     if (description := latest_description(workdir)) is not None:
       config = _plain(description["config"])
     with open_saved_run(workdir, num_workers=num_workers, **options) as run:
-      config = _plain(to_dict(run.settings))  # The opened checkpoint's own.
+      # The checkpoint that was opened need not be the latest.
+      config = _plain(to_dict(run.settings))
       task = run.task
       best = _best(workdir, task, rows)
       measured = _measure(run, track)

@@ -121,7 +121,7 @@ def continued(
   count = len(splits.train)
   choices = choices_of_count(config, values, count)
   labelled = None
-  if "data.root" in values:  # Only of a folder are labels left out.
+  if "data.root" in values:  # Only folders may be read without labels.
     labelled = _splits(values, labels=True)
   if labelled and _total(labelled) == _total(splits):
     why = "k-NN measures the features by their classes"

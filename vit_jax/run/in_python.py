@@ -54,7 +54,7 @@ _SHORT = {
   "learning_rate": "optimizer.peak_lr",
   "validation_split": "data.eval_fraction",
 }
-# Names of other libraries for these keywords.
+# A keyword of another library -> ours.
 _OTHER_NAMES = {
   other: ours
   for ours, others in {

@@ -355,7 +355,8 @@ class Plan:
     config = to_dict(self.settings)
     config["data"] |= begun.absolute_places(self.settings)
     probed = self.evaluation.probe_splits
-    if probed is not self.splits:  # A run keeps the sides of these images, too.
+    # A run also keeps which images of the probes' data it holds out.
+    if probed is not self.splits:
       config["fewshot"]["data"] |= sides(probed.train)
     return {
       "config": config,
@@ -429,7 +430,7 @@ def make_plan(
     return _assemble(settings, task, splits, saved, start=start).checked()
 
   plan = again_if_deleted(assembled, say)
-  _ = plan.evaluation  # It raises ValueError, too.
+  _ = plan.evaluation  # Made now, since it may raise ValueError.
   return plan
 
 

@@ -36,7 +36,9 @@ from vit_jax.training.step import share_of_start
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 # A line warns if the first parameters have a larger share in their average.
 _MOST_OF_START = 0.1
-_DEPTH = 2  # A block and its parts, but not the dense layers in these.
+_DEPTH = (
+  2  # Rows are for blocks and their parts, not for dense layers in these.
+)
 
 
 def header(
@@ -525,13 +527,14 @@ def _calls(model: nn.Module, inputs: Any) -> dict[str, tuple[str, str]]:
 
   def watch(call: Any, args: tuple, kwargs: dict, context: Any) -> Any:
     """Calls a method of a module, and notes the shapes if it is a layer."""
-    if context.method_name != "__call__":  # A property may be asked unbound.
+    # Other methods may be called on modules that are not bound, without a path.
+    if context.method_name != "__call__":
       return call(*args, **kwargs)
     path = context.module.path
     if not 0 < len(path) <= _DEPTH:
       return call(*args, **kwargs)
     name = "/".join(path)
-    calls.setdefault(name, ("", ""))  # Before the layers inside it.
+    calls.setdefault(name, ("", ""))  # Its row precedes the layers inside it.
     result = call(*args, **kwargs)
     first = _shapes(args[0]) if args else ""
     calls[name] = first, _shapes(result)

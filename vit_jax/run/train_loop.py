@@ -30,7 +30,8 @@ _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
 _FIRST_TRACED = 10
 
 _JUDGED = ("loss", "skipped_steps")  # Metrics that show a divergence.
-_DIVERGED = Split.TRAIN.key("diverged")  # A metric of the last step, if it did.
+# The metric of the last step that says that the run has diverged.
+_DIVERGED = Split.TRAIN.key("diverged")
 
 OnStep = Callable[[int, TrainState, dict[str, Any]], None]
 """A function to call after a step, with its number, the state and its metrics.
@@ -71,7 +72,7 @@ class TrainLoop:
   outputs: Outputs
   signal: StopSignal  # Records SIGTERM and Ctrl-C.
   watchdog: Watchdog  # Ends the process if a step hangs.
-  check_lock: Callable[[], None]  # Raises OSError if another has the folder.
+  check_lock: Callable[[], None]  # Raises OSError if another run took over.
   on_step: Sequence[OnStep] = ()
 
   def __post_init__(self):

@@ -287,7 +287,7 @@ def _run(
     code = restarts.supervise(_RESTARTS, newest, command)
     if code in _STOPPED:
       raise _Stopped(code)
-    if code == DIVERGED:  # A result as well, if a bad one.
+    if code == DIVERGED:  # Its metrics are a result, too.
       display.note(f"{workdir.name} has diverged.")
     elif code:
       display.note(f"{workdir.name} failed with exit code {code}.")
