@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 
 from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
-from vit_jax.runtime import aliases, callable_module, command
+from vit_jax.runtime import aliases, callable_module, command, hints
 from vit_jax.runtime.checks import checked
 from vit_jax.runtime.printable import say
 
@@ -339,6 +339,7 @@ def main(arguments: list[str]) -> None:
   export_checkpoint(*arguments, **options, **command.overrides())
 
 
+@hints.accepts('vit_jax.export(loaded, "model.onnx")')
 def export(
   model: "str | os.PathLike[str] | Loaded",
   path: str | os.PathLike[str],

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from absl import flags
 
-from vit_jax.runtime import aliases, callable_module, command
+from vit_jax.runtime import aliases, callable_module, command, hints
 from vit_jax.runtime.printable import counted, fit, say
 
 if TYPE_CHECKING:
@@ -559,6 +559,7 @@ def _report(
   return 1 if unreadable else 0
 
 
+@hints.accepts("vit_jax.predict(loaded, images, top=3)")
 def predict(
   model: "str | os.PathLike[str] | Loaded", images: "Pictures", **options: Any
 ) -> "list[Prediction]":

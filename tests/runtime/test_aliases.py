@@ -125,6 +125,12 @@ def test_a_model_may_be_given_by_its_name_or_its_run(clip, tmp_path):
   assert repr(answers) == repr(clip.predict(photo, texts=TEXTS))
 
 
+def test_a_module_and_its_parameters_are_too_many():
+  for call in (vit_jax.predict, vit_jax.export):
+    with pytest.raises(TypeError, match=r"; as in vit_jax\.\w+\(loaded, "):
+      operator.call(call, "model", "params", "a.jpg")
+
+
 @pytest.mark.parametrize("of", ["predict", "embed", "attention", "export"])
 def test_a_module_alone_is_not_enough(clip, of):
   for model in clip:  # The module, and the parameters.
@@ -189,7 +195,7 @@ ONE = Prediction(
 
 @pytest.mark.parametrize("name, alias", aliases("answer").items())
 def test_an_answer_answers_as_ours(name, alias):
-  assert getattr(ONE, name) == getattr(ONE, alias.answers)
+  assert getattr(ONE, name) == ONE[name] == getattr(ONE, alias.answers)
 
 
 def test_the_only_answer_answers_for_all():

@@ -159,7 +159,13 @@ class Prediction:
     )
 
   def __getitem__(self, name: Any) -> Any:
-    """Raises TypeError, with a line that an answer has attributes instead."""
+    """An attribute by its name, as in answer["label"].
+
+    Raises TypeError for anything else, as an answer is no list.
+    """
+    if isinstance(name, str):
+      with contextlib.suppress(AttributeError):
+        return getattr(self, name)
     raise TypeError(
       f"an answer is neither a dictionary nor a list ({name!r}): give "
       "answer.label and answer.score, or dict(answer) for all of its classes."
