@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests import commands, runs
+from tests import commands, runs, tiny
 from tests.workdir.test_rows import room_for
+from vit_jax import make_vit
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.run import loop
@@ -28,9 +29,9 @@ from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.records import MetricWriter
 
 
-def _arrays(checkpoint):
+def _arrays(checkpoint, name="averaged_params"):
   """The largest file of the arrays that are evaluated."""
-  files = (p for p in checkpoint.glob("averaged_params/**/*") if p.is_file())
+  files = (p for p in checkpoint.glob(f"{name}/**/*") if p.is_file())
   return max(files, key=lambda path: path.stat().st_size)
 
 
@@ -39,9 +40,9 @@ def _truncate(checkpoint):
   path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def _flip(checkpoint):
+def _flip(checkpoint, name="averaged_params"):
   """Flips a byte in the middle of the arrays."""
-  path = _arrays(checkpoint)
+  path = _arrays(checkpoint, name)
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 0x10
   path.write_bytes(content)
@@ -113,10 +114,26 @@ def test_where_none_is_good_the_run_does_not_start_over(data_dir, run_copy):
       loop.train(read(runs.config(data_dir)), str(run_copy))
 
 
-def test_damage_is_noticed_by_who_only_reads(run_copy):
-  _flip(run_copy / "checkpoints" / "12")
+@pytest.fixture
+def saved(data_dir, tmp_path):
+  """A folder with checkpoints of random parameters, none of them trained."""
+  model = make_vit("Ti/4", 10, **tiny.SIZES)
+  return tiny.save_run(
+    tmp_path / "saved",
+    model,
+    tiny.random_params(model, (8, 8), 0),
+    (8, 8),
+    "0123456789",
+    steps=(8, 12),
+    config=runs.config(data_dir, ema_decay=0.0),
+  )
+
+
+def test_damage_is_noticed_by_who_only_reads(saved):
+  assert evaluate_checkpoint(str(saved))["eval/examples"] == 359
+  _flip(saved / "checkpoints" / "12", "params")
   with pytest.raises(ValueError, match="checkpoint 12 of .* is damaged"):
-    evaluate_checkpoint(str(run_copy))
+    evaluate_checkpoint(str(saved))
 
 
 def _deleted_once_described(folder, monkeypatch, step):
@@ -212,14 +229,12 @@ def test_a_run_whose_start_or_teacher_is_deleted_takes_the_next(
 
 
 def test_one_that_was_asked_for_by_its_step_is_said_to_be_gone(
-  run_copy, monkeypatch
+  saved, monkeypatch
 ):
-  _deleted_once_described(run_copy, monkeypatch, 12)
-  said = (
-    "12 of .* was deleted while .*: there is no checkpoint of step 12; ther"
-  )
-  with pytest.raises(ValueError, match=f"{said}e are those of the steps 4, 8"):
-    evaluate_checkpoint(str(run_copy), step=12)
+  _deleted_once_described(saved, monkeypatch, 12)
+  said = "12 of .* was deleted while .*: there is no checkpoint of step 12; "
+  with pytest.raises(ValueError, match=f"{said}there is one of step 8[.]"):
+    evaluate_checkpoint(str(saved), step=12)
 
 
 @pytest.mark.slow

@@ -134,18 +134,20 @@ def dangers(source):
         found |= {f"{module}.{alias.name}" for alias in names} & QUALIFIED
       case ast.Name(name, ast.Load()):
         found |= {name} & NAMES
-      case ast.Attribute(value, name):
-        found |= {name} & ATTRIBUTES | {
-          f"{ast.unparse(value)}.{name}"
-        } & QUALIFIED
+      case ast.Attribute(_, name):
+        found |= {name} & ATTRIBUTES
+        if any(one.endswith(f".{name}") for one in QUALIFIED):
+          found |= {ast.unparse(node)} & QUALIFIED
       case ast.Call(function, arguments, keywords):
-        given = {k.arg: ast.unparse(k.value) for k in keywords}
+        given = {k.arg: k.value for k in keywords}
         # `allow_pickle` is the third argument of NumPy's.
         hidden = len(arguments) > 2 or None in given
-        if ast.unparse(function).endswith(".load") and hidden:
-          found.add("allow_pickle")
-        unsafe = ("allow_pickle", "shell")
-        found |= {k for k in unsafe if given.get(k, "False") != "False"}
+        match function:
+          case ast.Attribute(_, "load") if hidden:
+            found.add("allow_pickle")
+        for name in {"allow_pickle", "shell"} & given.keys():
+          if ast.unparse(given[name]) != "False":
+            found.add(name)
   return found
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 from tests.browser import opened_page
 from tests.commands import run
 from tests.report import example
+from tests.rows import some_slow
 from vit_jax.report import page as report_page
 from vit_jax.report.measure import ExampleGroup
 from vit_jax.report.page import headline_of, page
@@ -29,6 +30,13 @@ from vit_jax.tasks.self_distillation.task import SelfDistillationTask
 @pytest.fixture(scope="module")
 def measured():
   return example.measured()
+
+
+def without_curves(workdir, measured):
+  """The facts of a run without rows; its curves take most of a page's time."""
+  facts = example.facts(workdir, measured)
+  facts.rows.clear()
+  return facts
 
 
 @pytest.mark.slow
@@ -98,7 +106,7 @@ def test_a_single_point_is_a_sentence_and_no_chart(measured, steps):
 
 
 def test_a_run_that_was_started_in_python_has_no_command(measured):
-  run = example.facts("runs/a", measured)
+  run = without_curves("runs/a", measured)
   run = dataclasses.replace(run, starts=[{**run.starts[0], "command": None}])
   (told,) = (p for p in example.Page(page([run])).texts("p") if "command" in p)
   assert "started in Python, or by an older" in " ".join(told.split())
@@ -123,11 +131,18 @@ def test_a_label_that_all_augmented_images_share_is_said_once(
 
 @pytest.mark.parametrize(
   "total, said",
-  [(20, "step 20, evaluated"), (80, "step 20 of 80, ev"), (None, "step 20, e")],
+  some_slow(
+    [
+      (20, "step 20, evaluated"),
+      (80, "step 20 of 80, ev"),
+      (None, "step 20, e"),
+    ],
+    [(80, "step 20 of 80, ev")],
+  ),
 )
 def test_a_run_that_has_not_ended_says_how_far_it_is(measured, total, said):
   measured = dataclasses.replace(measured, total_steps=total)
-  assert f"Checkpoint of {said}" in page([example.facts("runs/a", measured)])
+  assert f"Checkpoint of {said}" in page([without_curves("runs/a", measured)])
 
 
 def test_the_page_draws_how_many_neighbours_of_the_start_are_kept(measured):
@@ -255,7 +270,7 @@ def test_runs_that_learn_features_have_no_best(measured):
     metrics = measured.metrics | {"eval/rank": rank, "eval/examples": 1000}
     task = SelfDistillationTask()
     run = dataclasses.replace(measured, metrics=metrics, task=task)
-    facts = example.facts(f"runs/{n}", run)
+    facts = without_curves(f"runs/{n}", run)
     runs.append(dataclasses.replace(facts, task=task))
   assert headline_of("ab", runs) == (
     "The rank of the features does not tell which run is better: compare them "
@@ -362,14 +377,14 @@ def test_a_model_that_answers_nan_has_a_report(measured):
   ],
 )
 def test_runs_have_names_that_tell_them_apart(workdirs, names):
-  runs = [example.facts(workdir, None) for workdir in workdirs]
+  runs = [without_curves(workdir, None) for workdir in workdirs]
   assert example.Page(page(runs)).texts("h2")[-2:] == names
 
 
 def test_a_group_without_examples_has_its_text_alone(measured):
   groups = [ExampleGroup("Worst mistakes", "There is none.", [])]
   none = dataclasses.replace(measured, groups=groups)
-  text = page([example.facts("a", none)])
+  text = page([without_curves("a", none)])
   assert '<p class="soft">There is none.</p>' in text
   assert '<ul class="examples">' not in text
 

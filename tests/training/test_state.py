@@ -37,7 +37,7 @@ def test_a_call_without_a_model_is_answered_by_an_example():
 
 def test_one_number_is_the_size_of_a_square():
   model = make_vit("Ti/4", num_classes=3, num_layers=1)
-  found = init_params(model, jax.random.key(0), 8)
+  found = jax.eval_shape(lambda: init_params(model, jax.random.key(0), 8))
   assert found["position"]["E_pos"].shape == (5, 192)
 
 

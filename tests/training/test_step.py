@@ -141,10 +141,14 @@ def test_accumulation_gives_the_same_run(parts):
 def test_the_gradient_is_that_of_the_mean_loss():
   """Checks the gradient against finite differences of the loss along it."""
   init, step = _functions()
-  state = _start(init)
-  head = dict(state.params["head"])
-  head["kernel"] = jax.random.normal(jax.random.key(1), (16, 5))
-  state = state.replace(params={**state.params, "head": head})
+  # Drawing the first parameters as a run does would compile for a second.
+  rng = np.random.default_rng(1)
+  shapes = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+  state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+  params = jax.tree.map(
+    lambda x: jnp.float32(rng.normal(0, 0.3, x.shape)), shapes.params
+  )
+  state = state.replace(params=params)
   batch = _batch()
   after, _ = step(state, batch)
   first = jax.tree.map(lambda mu: np.asarray(mu) / 0.1, after.opt_state[1].mu)

@@ -85,6 +85,12 @@ def params():
 
 def update(parts, kind="sigmoid", mesh=None, **fields):
   """The metrics, and what a step of SGD subtracts: the gradient."""
+  metrics, gradient = _update(parts, kind, mesh, **fields)
+  return metrics, dict(gradient)
+
+
+@functools.cache
+def _update(parts, kind, mesh, **fields):
   tx = optax.sgd(1.0)
   step = make_train_step(
     Towers(**fields),

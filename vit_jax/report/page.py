@@ -5,6 +5,7 @@ an alternative text, and tabular data are real tables, for screen readers.
 """
 
 import datetime
+import functools
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -91,6 +92,7 @@ def page(runs: Sequence[RunFacts]) -> str:
   return html
 
 
+@functools.cache
 def template_of(name: str) -> jinja2.Template:
   """A template of this folder, which escapes what it shows."""
   environment = jinja2.Environment(
