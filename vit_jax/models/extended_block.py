@@ -130,6 +130,7 @@ class ExtendedMsa(Msa):
   def _logits(
     self, q: Queries, k: Keys, R: Offsets, where: Where
   ) -> Float[Array, "B k T S"]:
+    """The logits of attention, plus the relative bias if there is one."""
     logits = super()._logits(q, k, None, where)
     if R is None or self.relative is None:
       return logits
@@ -178,6 +179,7 @@ class ExtendedMsa(Msa):
     return tpu.rotate_halves(jnp.split(x, 2, axis=2), cos.mT, sin.mT)
 
   def _join_heads(self, U_msa: Projection, SA: Keys) -> TokenValues:
+    """Joins the heads' outputs, after the inner norm if there is one."""
     if not self.config.norm_inner_msa:
       return super()._join_heads(U_msa, SA)
     norm = layer_norm(self.config, name="norm_inner", axis=(2, 3))
@@ -192,6 +194,7 @@ class ExtendedMsa(Msa):
     where: Where,
     mask: AttentionMask,
   ) -> TokenValues:
+    """The forms for TPUs, with the inner norm before the heads are joined."""
     if not self.config.norm_inner_msa:
       return super()._on_tpu(form, z, U, scale, where, mask)
     *U_qkv, U_msa = U
@@ -212,6 +215,7 @@ class _IdentityProjection:
   dtype: DTypeLike
 
   def weights(self, _: Any) -> tuple[Array, Array]:
+    """The identity for the kernel, and a bias of zeros."""
     D = math.prod(self.heads)
     one = jnp.eye(D, dtype=self.dtype).reshape(*self.heads, D)
     return one, jnp.zeros(D, self.dtype)

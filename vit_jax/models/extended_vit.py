@@ -281,6 +281,11 @@ class ExtendedVit(BaseVit, BlockFields):
     return token.astype(self.dtype).reshape(-1, self.hidden_size)
 
   def _E_pos(self, grid: Extent, table: Grid | None) -> Array | int:
+    """The position embeddings to add, (1, S, D); 0 if there are none.
+
+    Tokens before the patches that have no position get zeros. For a `Layout`
+    they are those of each row's tokens, (B, S, D).
+    """
     if self.position == "none":
       return 0
     entries = {
@@ -308,6 +313,7 @@ class ExtendedVit(BaseVit, BlockFields):
     return E_pos[None]
 
   def _positions(self, grid: Extent) -> Positions:
+    """The relative bias that all layers share, if they share one."""
     none: list[Array | None] = [None] * self.num_layers
     relative = self._relative(grid)
     if relative is None or not self.relative_shared:
@@ -340,6 +346,7 @@ class ExtendedVit(BaseVit, BlockFields):
   def _layers(
     self, grid: Extent, train: bool, read: int | None = None
   ) -> Layers:
+    """The layers, after the norm before them if there is one."""
     layers = super()._layers(grid, train, read)
     if not self.norm_pre:
       return layers
@@ -347,6 +354,7 @@ class ExtendedVit(BaseVit, BlockFields):
     return [lambda tokens: tokens.replace(z=norm(tokens.z)), *layers]
 
   def _layer_builder(self, grid: Extent) -> Callable[..., nn.Module]:
+    """Returns a function from a layer's name to its `ExtendedBlock`."""
     rope = None
     if self.rope_theta:
       rope = Rope(
@@ -386,6 +394,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @property
   def _read(self) -> int | None:
+    """How many first tokens the head reads; None if it reads all."""
     if self.distilled:
       return 2
     read = {"token": max(self.pooled_tokens) + 1, "prefix": self.prefix}
@@ -424,6 +433,7 @@ class ExtendedVit(BaseVit, BlockFields):
     return jnp.concatenate([tokens.first(0), mean], axis=-1) if both else mean
 
   def _map_head(self) -> MapHead:
+    """The MAP head, with its own numbers of heads and width if set."""
     size = self.pool_mlp_size or self.mlp_size
     num_heads = self.pool_heads or self.num_heads
     mlp = partial(Mlp, size, self._config)

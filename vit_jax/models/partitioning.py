@@ -204,6 +204,7 @@ class Projection(nn.Module):
   param_dtype: DTypeLike = jnp.float32
 
   def setup(self) -> None:
+    """Makes the kernel, and the bias if there is a `bias_init`."""
     outputs = self.shape[self.num_inputs :]
     init = with_axes(self._init_kernel, self.axes)
     dtype = self.param_dtype

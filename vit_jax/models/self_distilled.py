@@ -120,6 +120,7 @@ class SelfDistilled(Composed):
   position_grid: Grid | None = None
 
   def parts(self) -> tuple[Part, ...]:
+    """The encoder's parts, the mask token and the two heads."""
     parts = [Part("mask_token", INPUT, own_task=True)]
     names = ("class_head", "patch_head")
     parts += [Part(name, HEAD, own_task=True) for name in names]

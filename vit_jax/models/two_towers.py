@@ -111,6 +111,7 @@ class TwoTowers(Composed):
     return super().inputs(image_shape), self._text.inputs(image_shape)
 
   def parts(self) -> tuple[Part, ...]:
+    """The parts of both towers, the scale, and the bias if there is one."""
     parts = [self._part_for_lora(IMAGE, part) for part in super().parts()]
     for part in self._text.parts():
       prefix = f"{TEXT}/{part.prefix}".rstrip("/")

@@ -212,6 +212,7 @@ class BaseVit(VitFields):
     return Part("", ENCODER, layers, pixels=f"{stem}/kernel"), *heads()
 
   def attention_form(self, size: tuple[int, int]) -> str | None:
+    """How attention is computed; None if unknown or without a choice."""
     if self.block is not None or self.channel_tokens:
       return None
     patches = math.prod(side // self.stride for side in size)
@@ -546,6 +547,10 @@ class Vit(BaseVit):
     check_position(self.position, self.position_at, self.hidden_size)
 
   def _patches(self, x: Images, mask: Any) -> Float[Array, "B h w D"]:
+    """The embedded patches of images, or of a hybrid's feature maps.
+
+    Raises ValueError if a hybrid is given a mask.
+    """
     if not self.resnet_layers:
       return super()._patches(x, mask)
     if mask is not None:

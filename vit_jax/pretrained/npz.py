@@ -60,6 +60,10 @@ class _BoundedFile(io.FileIO):
   """
 
   def read(self, size: int | None = -1, /) -> bytes:
+    """Reads `size` bytes, or all.
+
+    Raises UnreadableFileError if they are more than any list of members takes.
+    """
     if size is not None and size > MAX_DIRECTORY_BYTES:
       raise UnreadableFileError(
         f"its list of members takes {size} bytes; {MAX_DIRECTORY_BYTES} are "

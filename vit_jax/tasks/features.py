@@ -131,6 +131,7 @@ class FeaturesOutcome(SumsOutcome):
 
   @functools.cached_property
   def scores(self) -> dict[str, Any]:
+    """The loss, the rank and the spread of the features, and the metric."""
     examples, features = self.examples, self.totals["features"]
     mean = features.first / examples
     covariance = features.second / examples - np.outer(mean, mean)
@@ -147,6 +148,7 @@ class FeaturesOutcome(SumsOutcome):
 
   @property
   def warnings(self) -> list[str]:
+    """A line if the features hardly differ between images."""
     if self.unanswered:
       return []
     scores = self.scores

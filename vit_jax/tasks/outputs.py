@@ -133,6 +133,7 @@ class OutputsOutcome(Outcome):
     display.table(*self.table())
 
   def write(self, path: pathlib.Path, source: Source) -> None:
+    """Writes each example's label, answer and loss, the highest loss first."""
     names, cells = self.columns()
     order = np.argsort(-self.loss, kind="stable")
     rows = ([*cells(row), f"{self.loss[row]:.6g}"] for row in order)

@@ -58,6 +58,7 @@ class Numbers(Labels):
         )
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """A line on decimal commas, if a number has one."""
     values = (
       value
       for row in rows

@@ -48,6 +48,7 @@ class Found:
   picture: str | None = None
 
   def _repr_html_(self) -> str | None:
+    """The suggested rate, and the figure if it was drawn, as HTML."""
     rate = "none" if self.suggested is None else f"{self.suggested:.2g}"
     text = f"suggested learning rate: {rate}"
     if self.picture is None:

@@ -60,6 +60,7 @@ class AutoencoderTask(UnlabelledTask):
   refuses = (*UNLABELLED, "lora.rank", "distill.teacher")
 
   def adapted(self, model: Any) -> Any:
+    """The autoencoder of a model, with the decoder of the settings."""
     settings = self.autoencoder
     sizes = {
       name: getattr(settings, name)
@@ -124,6 +125,7 @@ class ReconstructionOutcome(SumsOutcome):
 
   @property
   def scores(self) -> dict[str, Any]:
+    """The loss, and the share of the pixels' variance that is explained."""
     error = float(self.totals["loss"])
     variance = max(float(self.totals["variance"]), LEAST * self.examples)
     scores = {"loss": self.mean("loss"), "explained": 1 - error / variance}

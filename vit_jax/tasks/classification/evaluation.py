@@ -81,6 +81,7 @@ class ClassificationOutcome(Outcome):
 
   @property
   def details(self) -> dict[str, float]:
+    """Macro-F1, balanced accuracy and, of enough images, calibration."""
     if self.confusion is None:
       return {}
     scores = {
@@ -98,6 +99,7 @@ class ClassificationOutcome(Outcome):
 
   @property
   def remark(self) -> str:
+    """Macro-F1 and balanced accuracy, if classes were counted."""
     if self.confusion is None:
       return ""
     return (
@@ -111,6 +113,7 @@ class ClassificationOutcome(Outcome):
 
   @property
   def constant(self) -> bool:
+    """Whether images of several classes all have one answer."""
     pairs = self.confusion.pairs if self.confusion else {}
     labels = {label for label, _ in pairs}
     answers = {answer for _, answer in pairs}
@@ -125,6 +128,7 @@ class ClassificationOutcome(Outcome):
     return Split.EVAL.keyed({"confusion": np.asarray(matrix)})
 
   def show(self, display: Display) -> None:
+    """Prints each class's scores, and the confusion matrix or mistakes."""
     columns = ("class", "examples", "precision", "recall", "F1")
     scores = self.counts.class_scores()
     display.note("")

@@ -73,17 +73,20 @@ class ClassificationTask(Task):
   )
 
   def fitted(self, train: Source) -> "ClassificationTask":
+    """The task with the weights of the classes, if the loss has any."""
     if not self.loss.class_weights:
       return self
     weights = _class_weights(self.loss, train)
     return dataclasses.replace(self, class_weights=weights)
 
   def facts(self) -> dict[str, Any]:
+    """The weights of the classes; empty without weights."""
     if self.class_weights is None:
       return {}
     return {"task": self.name, "weights": [*self.class_weights]}
 
   def with_facts(self, description: Mapping[str, Any]) -> "ClassificationTask":
+    """The task with the stored class weights and temperature."""
     weights = description.get("targets", {}).get("weights")
     calibration = description.get("calibration", {})
     return dataclasses.replace(
@@ -95,6 +98,7 @@ class ClassificationTask(Task):
   def objective(
     self, model: nn.Module, preprocessing: Preprocessing
   ) -> Classification:
+    """The objective; classes beyond the data's have weight 1."""
     num_classes, weights = model.num_classes, self.class_weights
     if weights is not None:  # A head may be wider than the data's classes.
       weights = (*weights, *[1.0] * (num_classes - len(weights)))

@@ -157,6 +157,7 @@ class PixelNumbersOutcome(Outcome):
     return self._each["error"] / np.maximum(self._each["pixels"], 1)
 
   def write(self, path: pathlib.Path, source: Source) -> None:
+    """Writes the errors of each image, the highest loss first."""
     each = self._each
     order = np.argsort(-each["loss"], kind="stable")
     rmse = self.spread * np.sqrt(
@@ -168,6 +169,7 @@ class PixelNumbersOutcome(Outcome):
     write_rows(path, source, names, self.gathered.index[order], rows)
 
   def telling(self) -> list[Examples]:
+    """The images with the highest and the lowest mean absolute error."""
     order = np.argsort(-self.each_error, kind="stable")
     worst = [*order[:_SHOWN]]
     best = [row for row in order[::-1][:_SHOWN] if row not in worst]
@@ -179,6 +181,7 @@ class PixelNumbersOutcome(Outcome):
     ]
 
   def _example(self, row: int) -> Example:
+    """The image at a row, with its mean absolute error as caption."""
     unit = f" {self.unit}" if self.unit else ""
     caption = f"mean absolute error {self.each_error[row]:.4g}{unit}"
     alt = f"An image, its target, and the model's answer, {caption}"

@@ -127,6 +127,7 @@ class DenseRegressionTask(Task):
     return {"task": self.name, **facts, "levels": self.levels}
 
   def with_facts(self, description: Mapping[str, Any]) -> "DenseRegressionTask":
+    """The task with the stored scaling and levels of the targets."""
     stored = description["targets"]
     names = [field.name for field in dataclasses.fields(Scaling)]
     numbers = {name: checked(name, float, stored[name]) for name in names}
@@ -171,6 +172,7 @@ class DenseRegressionTask(Task):
     )
 
   def measure(self, model: Any, stream: Stream) -> Measure:
+    """The measure that sums errors over pixels, in the targets' unit."""
     objective = self.objective(model, stream.preprocessing)
     middle, spread = self.scaling.mean, self.scaling.std
     name, *_ = stream.source.class_names
@@ -200,6 +202,7 @@ class PixelNumbersAnswers(Answers):
     preprocessing: Preprocessing,
     short_side: int | None = None,
   ) -> Callable[[Any, np.ndarray], Float[np.ndarray, "H W"]]:
+    """Makes a function from parameters and an image to its numbers."""
     from vit_jax.models.interpolation import bicubic_weights
     from vit_jax.tasks.segmentation.marking import enlarged_in_strips, make_mark
 
@@ -223,6 +226,7 @@ class PixelNumbersAnswers(Answers):
     return make_mark(model, preprocessing, short_side, answer)
 
   def pixel_files(self, names: Sequence[str]) -> PixelFiles:
+    """The writer of files of numbers, in the settings' unit."""
     from vit_jax.tasks.dense_regression.files import NumberFiles
 
     settings = self.task.dense_regression

@@ -31,6 +31,7 @@ class ColourScores(Scores):
   """The share of colours that are right, and that of the commonest colour."""
 
   def result(self, metrics: Mapping[str, Any]) -> str:
+    """The share of colours that are right, beside the commonest colour's."""
     scores = Split.EVAL.scores(metrics)
     correct, common = (scores.get(metric.key) for metric in self.metrics)
     share = f"{correct:.1%} of the masked patches' colours are right"
@@ -178,6 +179,7 @@ class MaskedOutcome(SumsOutcome):
 
   @property
   def scores(self) -> dict[str, Any]:
+    """The loss, the share of colours that are right, and the commonest's."""
     loss = self.mean("loss")
     correct, colours = self.totals["correct"], self.totals["colours"]
     total = int(colours.sum())

@@ -113,6 +113,7 @@ class MultiLabelTask(ClassificationTask):
     return {"task": self.name, **super().facts()}
 
   def with_facts(self, description: Mapping[str, Any]) -> "MultiLabelTask":
+    """The task with the stored facts and threshold."""
     task: Any = super().with_facts(description)
     calibration = description.get("calibration", {})
     threshold = calibration.get("threshold", description.get("threshold"))
@@ -120,6 +121,7 @@ class MultiLabelTask(ClassificationTask):
     return dataclasses.replace(task, threshold=threshold)
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The threshold that an evaluation chose; empty without one."""
     scores = Split.EVAL.scores(metrics)
     if "threshold" not in scores:
       return {}
@@ -158,6 +160,8 @@ class MultiLabelTask(ClassificationTask):
       )
 
   def measure(self, model: nn.Module, stream: Stream) -> Measure:
+    """The measure that keeps each image's labels and probabilities."""
+
     def answers(logits: np.ndarray) -> np.ndarray:
       z = logits / np.array(self.temperature or 1)
       return np.where(np.isfinite(logits), probabilities("sigmoid", z), np.nan)
@@ -195,6 +199,7 @@ class LabelAnswers(ClassAnswers):
   def as_json(
     self, answer: Answer, names: Sequence[str], top: int | None = None
   ) -> dict[str, Any]:
+    """The answer as JSON, with whether each label is given."""
     result = super().as_json(answer, names, top)
     for one in result["predictions"]:
       one["given"] = one["probability"] >= self.given_from
@@ -276,6 +281,7 @@ class MultiLabelOutcome(OutputsOutcome):
     return precisions | self.each("auroc_by_class", self.areas)
 
   def table(self) -> Table:
+    """The scores of each label, with its numbers of images."""
     rows = []
     some_unknown = not self.known.all()
     for k, name in enumerate(self.names):
@@ -299,6 +305,7 @@ class MultiLabelOutcome(OutputsOutcome):
     return ("label", *count_names, *score_names), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
+    """Labels, answers and probabilities, as columns and cells of a row."""
     flags = {"labels": self.label, "answers": self.answers}
     if not self.known.all():
       flags["unknown"] = ~self.known
@@ -310,6 +317,7 @@ class MultiLabelOutcome(OutputsOutcome):
     return [*flags, *self.names], cells
 
   def telling(self) -> list[Examples]:
+    """The images with mistakes that have the highest loss."""
     wrong = ((self.label > 0) != self.answers) & self.known
     rows = np.flatnonzero(wrong.any(axis=1))
     known = " known" if not self.known.all() else ""
@@ -324,11 +332,13 @@ class MultiLabelOutcome(OutputsOutcome):
     return [Examples("Worst mistakes", text, self.worst(rows))]
 
   def label_and_answer(self, row: int) -> str:
+    """The labels and the answers of a row, and its unknown labels."""
     text = super().label_and_answer(row)
     unknown = _only(self.names, ~self.known[row])
     return f"{text}; unknown: {', '.join(unknown)}" if unknown else text
 
   def charts(self) -> list[Chart]:
+    """The curve of precision by recall, over all labels."""
     known = self.known
     precision, recall = precision_recall(self.label[known], self.output[known])
     return [

@@ -195,6 +195,7 @@ class PairsOutcome(Outcome):
 
   @property
   def constant(self) -> bool:
+    """Whether all images, or all differing texts, have one embedding."""
     if self.unanswered:
       return False
     captions_differ = len(np.unique(self._captions.group)) > 1
@@ -273,6 +274,7 @@ class PairsOutcome(Outcome):
     return [f"{found}; recall@1 is the mean of both at 1."]
 
   def tables(self, counts: Any = None) -> list[tuple[str, Table]]:
+    """The table of recalls and median ranks, both ways."""
     del counts
     scores = self.scores
     rows = [

@@ -130,6 +130,7 @@ class RegressionTask(Task):
   )
 
   def fitted(self, train: Source) -> "RegressionTask":
+    """The task with the mean and deviation of each training target."""
     labels = all_labels(train)
     mean, std = (tuple(x.tolist()) for x in (labels.mean(0), labels.std(0)))
     return dataclasses.replace(self, target_mean=mean, target_std=std)
@@ -139,6 +140,7 @@ class RegressionTask(Task):
     return {"task": self.name, "mean": mean, "std": std}
 
   def with_facts(self, description: Mapping[str, Any]) -> "RegressionTask":
+    """The task with the stored mean and deviation of each target."""
     targets = description.get("targets", {})
     mean, std = (
       checked(key, PerChannel, targets.get(key, ())) for key in ("mean", "std")
@@ -184,6 +186,8 @@ class RegressionTask(Task):
     )
 
   def measure(self, model: nn.Module, stream: Stream) -> Measure:
+    """The measure that keeps each image's numbers, in the targets' unit."""
+
     def answers(logits: np.ndarray) -> np.ndarray:
       return logits * np.array(self.target_std) + np.array(self.target_mean)
 
@@ -208,6 +212,7 @@ class NumberAnswers(Answers):
     return "The logits are predicted numbers, in the unit of the targets."
 
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
+    """The numbers of each image, in the targets' unit."""
     if self.task.target_std:
       mean, std = map(
         jnp.asarray, (self.task.target_mean, self.task.target_std)
@@ -275,6 +280,7 @@ class RegressionOutcome(OutputsOutcome):
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
 
   def table(self) -> Table:
+    """The spread and the scores of each target."""
     columns = zip(self.names, self.label.T, *self.by_target, strict=True)
     rows = []
     for name, label, mae, r2 in columns:
@@ -283,6 +289,8 @@ class RegressionOutcome(OutputsOutcome):
     return ("target", "mean", "deviation", "MAE", "R2"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
+    """Targets and answers, as the columns and the cells of a row."""
+
     def cells(row: int) -> list[str]:
       # Labels are float32: the shortest decimal of a label is what its file
       # has.

@@ -119,6 +119,7 @@ class SegmentationTask(Task):
     return {"task": self.name, "classes": self.classes}
 
   def with_facts(self, description: Mapping[str, Any]) -> "SegmentationTask":
+    """The task with the stored number of classes."""
     stored = description["targets"]["classes"]
     classes = checked("classes", int, stored, CLASSES)
     return dataclasses.replace(self, classes=classes)
@@ -143,6 +144,7 @@ class SegmentationTask(Task):
     return PixelClasses(preprocessing.mean, preprocessing.std)
 
   def measure(self, model: Any, stream: Stream) -> Measure:
+    """The measure that counts the pixels of each class."""
     objective = self.objective(model, stream.preprocessing)
     names = stream.source.class_names
 
@@ -270,6 +272,7 @@ class SegmentationOutcome(Outcome):
     return float(true.max() / max(true.sum(), 1) / max((true > 0).sum(), 1))
 
   def by_class(self) -> dict[str, Any]:
+    """The IoU of each class that occurs."""
     pairs = zip(self.names, self.iou, strict=False)
     finite = {name: float(x) for name, x in pairs if np.isfinite(x)}
     return Split.EVAL.keyed({"iou_by_class": finite})
@@ -298,6 +301,7 @@ class SegmentationOutcome(Outcome):
     return [("IoU of each class", self.table())]
 
   def write(self, path: pathlib.Path, source: Source) -> None:
+    """Writes the scores of each image, the highest loss first."""
     loss = self.gathered.arrays["loss"]
     order = np.argsort(-loss, kind="stable")
     right, true = (self._pixels[key].sum(axis=1) for key in ("right", "true"))
@@ -310,6 +314,7 @@ class SegmentationOutcome(Outcome):
     write_rows(path, source, columns, self.gathered.index[order], rows)
 
   def telling(self) -> list[Examples]:
+    """The images with the lowest and the highest mean IoU."""
     order = np.argsort(self.each_iou, kind="stable")
     worst = [*order[:_SHOWN]]
     best = [row for row in order[::-1][:_SHOWN] if row not in worst]
@@ -321,6 +326,7 @@ class SegmentationOutcome(Outcome):
     ]
 
   def _example(self, row: int) -> Example:
+    """The image at a row, with its mean IoU as caption."""
     caption = f"mean IoU {self.each_iou[row]:.1%}"
     index = int(self.gathered.index[row])
     alt = f"An image, its mask, and the model's answer, {caption}"

@@ -124,6 +124,7 @@ class SelfDistillationTask(UnlabelledTask):
     return super().configured(sections)
 
   def adapted(self, model: Any) -> Any:
+    """The model with a mask token and the heads of the settings."""
     s = self.self_distillation
     heads = Heads(
       prototypes=s.prototypes,

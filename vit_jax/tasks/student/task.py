@@ -97,6 +97,7 @@ class StudentTask(UnlabelledTask):
     return {"task": self.name, "widths": dict(self.widths)}
 
   def with_facts(self, description: Mapping[str, Any]) -> "StudentTask":
+    """The task with the stored widths of the learned outputs."""
     widths = description["targets"]["widths"]
     checked_widths = (
       (name, checked(f"widths.{name}", int, widths[name], WIDTH))
@@ -105,6 +106,7 @@ class StudentTask(UnlabelledTask):
     return dataclasses.replace(self, widths=tuple(checked_widths))
 
   def with_teacher(self, teacher: Teacher, params: Any = None) -> "StudentTask":
+    """The task with a teacher, and the widths of its learned outputs."""
     model: Any = teacher.model
     shape = (*teacher.image_size, len(teacher.mean))
     widths = widths_of(model, shape)
