@@ -575,7 +575,7 @@ def predict(
     **options: Those of `loaded.predict`, such as `top` and `texts`.
 
   Returns:
-    A prediction for each image.
+    A list with a prediction for each image, in their order.
 
   Raises:
     TypeError: if the model is none of these, such as a module without its

@@ -59,10 +59,11 @@ def visualize_files(
   """Writes figures and arrays; returns the exit code.
 
   The code is 1 if an image is missing or cannot be read. A line for each image
-  has the names of its figures. The arguments are those of the command. Without
-  `names` of images, only the model's parameters are drawn. Raises ValueError if
-  no name matches an image, the model is a ResNet, which has no attention, or
-  matplotlib is missing.
+  has the names of its figures. The arguments are those of the command; the
+  checkpoint may be loaded already, and the images need not be files. Without
+  images, only the model's parameters are drawn. Raises ValueError if no name
+  matches an image, the model is a ResNet, which has no attention, matplotlib is
+  missing, or `overrides` are given for a loaded model.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   maps.check_rollout(options.head_fusion, options.discard)
@@ -254,10 +255,10 @@ def _together(key: str, of_images: list[Any]) -> Arrays:
 def _readable(
   images: Iterable[tuple[Picture, Any]],
 ) -> Iterator[tuple[int, str, Any]]:
-  """Yields the number, the path and the content of each readable image.
+  """Yields the number, the name and the content of each readable image.
 
-  `images` has the path of each image, and its content or, as a text, the reason
-  why it could not be read, which is printed.
+  `images` has the path or the picture of each image, and its content or, as a
+  text, the reason why it could not be read, which is printed.
   """
   for number, (picture, image) in enumerate(images, 1):
     is_file = isinstance(picture, str | os.PathLike)
