@@ -161,6 +161,10 @@ def test_a_run_writes_what_it_promises(whole_run, tmp_path, capsys):
   assert [line[21:] for line in logged] == out.splitlines()
   assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", logged[0])
   assert "compiling ..." in out and "step       1/12  loss " in out
+  # Both means are over the same steps, the first one among them.
+  (means,) = re.findall(r"eval +6/12 .*in training: loss ([\d.]+)", out)
+  rows_before = [row["train/loss"] for row in training_rows[:2]]
+  assert float(means) == pytest.approx(np.mean(rows_before), abs=6e-5)
 
   answers = str(tmp_path / "out.csv")
   again = evaluate_checkpoint(str(folder), per_class=True, out=answers)
@@ -355,6 +359,13 @@ def test_a_complete_run_says_so(run_copy, data_dir, monkeypatch, capsys):
   )
   assert "in steps" not in said  # The run itself said where its time went.
   assert steps == [12]
+  kept = [row for row in runs.rows(run_copy) if row["step"] < 12]
+  lines = "".join(f"{json.dumps(row)}\n" for row in kept)
+  (run_copy / "metrics.jsonl").write_text(lines)
+  loop.train(read(runs.config(data_dir)), str(run_copy))
+  said = " ".join(capsys.readouterr().out.split())
+  assert "It stopped before it was evaluated, which follows. To train" in said
+  assert "not measured" not in said and "eval 12/12" in said
 
 
 @pytest.mark.slow

@@ -216,6 +216,23 @@ def test_a_run_whose_folder_is_gone_asks_for_its_place(elsewhere, tmp_path):
     evaluate_checkpoint(run, root=str(moved))
 
 
+def test_a_run_whose_table_is_gone_says_how_to_give_another(
+  elsewhere, tmp_path
+):
+  (tmp_path / "photos").mkdir()
+  places = dict(root=str(tmp_path / "photos"), labels_file="gone/labels.csv")
+  run = elsewhere(**places)
+  said = "labels were in gone/labels.csv, .* vit_jax evaluate RUN FILE takes "
+  said += r"another file, and --root=DIR .*beside the images\.$"
+  for command in (evaluate_checkpoint, read_run):
+    with pytest.raises(ValueError, match=said):
+      command(run)
+  # A file of its name in the folder is the file.
+  (tmp_path / "photos" / "labels.csv").touch()
+  with pytest.raises(AssertionError, match="its data were opened"):
+    evaluate_checkpoint(run)
+
+
 def test_a_score_on_pictures_unlike_the_digits_says_so(
   elsewhere, tmp_path, capsys
 ):

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from vit_jax.data.example import Source
 from vit_jax.data.reading import other_table
+from vit_jax.data.reading.label_file import locate
 from vit_jax.data.reading.labels import NONE, SINGLE, Labels
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import (
@@ -485,7 +486,7 @@ def prepared_place(data: DataSettings) -> dict[str, str]:
 
 
 def check_is_here(data: DataSettings) -> None:
-  """Raises ValueError if the folder of a run's images is not there any more."""
+  """Raises ValueError if the folder or the table of a run is not there."""
   place = data.root or ""
   if place and not os.path.isdir(place):
     hint = hints.hint_for_path(place)
@@ -494,6 +495,15 @@ def check_is_here(data: DataSettings) -> None:
       "--root=DIR (root= in Python) takes them from where they are now, with "
       f"the same ones held out{f'; {hint}' if hint else '.'}"
     )
+  for file in filter(None, (data.labels_file, data.eval_labels_file)):
+    try:
+      locate(data, file)
+    except ValueError:
+      raise ValueError(
+        f"the run's labels were in {file}, which is not a file here: vit_jax "
+        "evaluate RUN FILE takes another file, and --root=DIR (root= in "
+        "Python) a folder with a file of that name beside the images."
+      ) from None
 
 
 def settings_here(

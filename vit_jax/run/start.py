@@ -18,6 +18,7 @@ from vit_jax.models.parts import HEAD
 from vit_jax.run import build
 from vit_jax.run.plan import Plan
 from vit_jax.run.settings import read_saved
+from vit_jax.run.train_loop import due
 from vit_jax.runtime.display import Display
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
@@ -111,6 +112,11 @@ def _completion(plan: Plan, checkpoints: Checkpoints, step: int) -> str:
     measured |= row if row["step"] == step else {}
   verdict = plan.task.scores.verdict(measured)
   shown = str(verdict) or (plan.score.text(measured) or "It was not measured")
+  lengths = plan.lengths
+  if plan.score.key not in measured and due(
+    step, lengths.eval_every, lengths.total
+  ):
+    shown = "It stopped before it was evaluated, which follows"
   return (
     f"The run is complete: {step:,} steps are done. {shown.rstrip('.')}. "
     "To train anew, give another workdir."

@@ -258,7 +258,7 @@ class TrainLoop:
       self._log(step)
     elif step == self._first_step:  # Shows that training has begun.
       values = jax.device_get(metrics)
-      out.display.report(step, Split.TRAIN.keyed(values))
+      out.display.report(step, Split.TRAIN.keyed(values), early=True)
 
   def _log(self, step: int) -> None:
     """Writes and shows the means over the steps since the last such row."""

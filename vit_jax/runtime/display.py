@@ -223,10 +223,16 @@ class Display:
     if self._progress is not None:
       _advance(self._progress, step)
 
-  def report(self, step: int, metrics: dict[str, float]) -> None:
-    """Shows the latest training metrics."""
-    self._trained.append((step - self._reported, metrics))
-    self._reported = step
+  def report(
+    self, step: int, metrics: dict[str, float], *, early: bool = False
+  ) -> None:
+    """Shows the latest training metrics, means since the last report.
+
+    If the report is `early`, the next one is of these steps as well.
+    """
+    if not early:
+      self._trained.append((step - self._reported, metrics))
+      self._reported = step
     values = Split.TRAIN.scores(metrics)
     text = f"loss {values['loss']:z.4f}{self._first_of(metrics, Split.TRAIN)}"
     text += f"  lr {values['learning_rate']:.2e}"
