@@ -125,6 +125,21 @@ def test_a_model_may_be_given_by_its_name_or_its_run(clip, tmp_path):
   assert repr(answers) == repr(clip.predict(photo, texts=TEXTS))
 
 
+def test_an_image_without_a_model_says_where_the_model_stands(tmp_path):
+  photo = write_photos(tmp_path)[0]
+  for call in (vit_jax.preprocess, vit_jax.attention):
+    with pytest.raises(ValueError, match=r"in front, as in vit_jax\.\w+\(load"):
+      call(photo)
+
+
+def test_one_layer_is_a_list_of_one(clip, tmp_path):
+  photo = write_photos(tmp_path)[0]
+  (expected,) = clip.features(photo, layers=[-1])
+  for given in ({"layers": -1}, {"layer": -1}):
+    (found,) = clip.features(photo, **given)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_module_and_its_parameters_are_too_many():
   for call in (vit_jax.predict, vit_jax.export):
     with pytest.raises(TypeError, match=r"; as in vit_jax\.\w+\(loaded, "):

@@ -219,7 +219,10 @@ class Answering(Opened):
     batch = jax.tree.map(jnp.asarray, read_batch(preprocessing, images))
     return ImageInputs(**preprocessing.normalization).inputs(batch)
 
-  @hints.accepts("loaded.features(images)")
+  @hints.accepts(
+    "loaded.features(images)",
+    same=dict.fromkeys(("layer", "layer_index", "layer_idx"), "layers"),
+  )
   def features(
     self,
     images: Pictures,

@@ -72,7 +72,16 @@ def of_loaded(name: str) -> Callable[..., Any]:
 
   def call(model: Any, *args: Any, **keywords: Any) -> Any:
     """Calls what `loaded` has of this name, or returns its value."""
-    answer = operator.attrgetter(name)(loaded_from(model, name))
+    try:
+      loaded = loaded_from(model, name)
+    except ValueError as error:
+      if args:
+        raise
+      raise ValueError(
+        f"{error} The model stands in front, as in "
+        f"vit_jax.{name}(loaded, images)."
+      ) from error
+    answer = operator.attrgetter(name)(loaded)
     return answer(*args, **keywords) if callable(answer) else answer
 
   call.__name__ = name
