@@ -71,7 +71,10 @@ def count_classes(
 
 
 def _predicted_classes(answer: dict[str, Any]) -> list[str]:
-  """The likeliest class of an answer, or all labels above the threshold."""
+  """The likeliest class of an answer, or all labels above the threshold.
+
+  `answer` is what `Answers.as_json` returned.
+  """
   ranked = answer.get("predictions", [])
   if ranked and "given" not in ranked[0]:
     return [ranked[0]["class"]]

@@ -39,6 +39,17 @@ class Options:
   """Options for the figures of each image, as the flags of `visualize`.
 
   Raises ValueError if `foreground` is given without `pca`, or not in (0, 1).
+
+  Attributes:
+    top: Number of the likeliest classes to show.
+    head_fusion, discard: As in `attention_maps.rollout`.
+    layer: Number of the layer whose attention is drawn, from 1, or from the
+      end, as -1; None takes the last.
+    class_name: Name or number of the class whose supporting patches are drawn;
+      None takes the likeliest.
+    pca: Whether to draw principal components of the patches' features.
+    foreground: As in `embedding_maps.patch_colours`.
+    leave_out: Whether outlier patches are left out of the maps.
   """
 
   top: int = 5

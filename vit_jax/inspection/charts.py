@@ -50,6 +50,7 @@ def curves_figure(
   Args:
     curves: (steps, values) of each name.
     percent: Whether to show values, which are fractions, as percentages.
+    logarithmic: Whether the axis of the values is logarithmic.
     thin: Names whose lines are thin and pale, such as training curves beside
       those of evaluation. Each has the colour and style of the next name that
       is not thin.

@@ -38,7 +38,10 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-  """Some sheets, and a sentence on what they are."""
+  """Some sheets, and a sentence on what they are.
+
+  `more` says how many further groups or queries have no sheet.
+  """
 
   title: str
   text: str

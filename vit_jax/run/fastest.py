@@ -50,6 +50,8 @@ class Row(NamedTuple):
     chip, model: Their names.
     tokens: Tokens of an image.
     images: Images of a batch on each device.
+    accumulation_steps, fsdp, scoped_vmem_mib: The settings; None is the default
+      of the compiler.
     mcycles: The estimate of a step with these settings, in 1e6 cycles.
     untuned: The estimate with the default settings; 0 if it is not known.
   """
