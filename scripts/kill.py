@@ -2,13 +2,15 @@
 
 python scripts/kill.py --kills 50
 python scripts/kill.py --kills 10 --processes 2 --then 4 --saving
+python scripts/kill.py --kills 3 --steps 60 --of dense_regression
 
 Starts a short run on the digits with augmentation, dropout, Mixup,
 accumulation, averaging and worker processes, kills it by SIGKILL at a random
 moment (while it starts, trains, evaluates, or saves in the background; with
 `--saving`, always while it saves), and starts it again, as often as asked. Then
 it lets the run finish. It also counts what is left behind: processes, and
-anything in /dev/shm.
+anything in /dev/shm. `--of` takes another of the runs in `RUNS`, on images that
+are drawn for it.
 
 A run may have several processes, on four devices in all. Then one of them is
 killed, and the others a second later, as schedulers do. With `--then`, each
@@ -31,21 +33,62 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+import numpy as np
+import tifffile
 from etils import epath
+from PIL import Image
 
 from vit_jax.workdir.checkpoint import open_run
 from vit_jax.workdir.records import read_metrics
 
 COMMAND = [
-  *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
-  *("--config.total_epochs=0", "--config.log_every_steps=1"),
+  *(sys.executable, "-m", "vit_jax.train"),
+  *("--config.total_epochs=0", "--config.log_every_epochs=0"),
+  *("--config.log_every_steps=1", "--config.ema_decay=0.9"),
   *("--config.eval_every_epochs=0", "--config.eval_every_steps=20"),
   *("--config.save_every_epochs=0", "--config.save_every_steps=10"),
-  *("--config.accumulation_steps=2", "--config.ema_decay=0.9"),
-  *("--config.model.dropout_rate=0.1", "--config.loader.num_workers=2"),
-  *("--config.train_transform.flip=True", "--config.loss.mixup_alpha=0.2"),
-  "--config.train_transform.randaugment_layers=1",
+  "--config.loader.num_workers=2",
 ]
+SMALL = [
+  *("--config.batch_size=8", "--config.optimizer.warmup_epochs=0"),
+  *("--config.model.variant=Ti/4", "--config.model.num_layers=1"),
+  *("--config.model.hidden_size=16", "--config.model.mlp_size=16"),
+  "--config.model.num_heads=2",
+]
+# The flags of each run; "{data}" stands for the folder with its images.
+RUNS = {
+  "digits": [
+    *("--config=configs/digits.py", "--config.data.data_dir={data}"),
+    *("--config.accumulation_steps=2", "--config.model.dropout_rate=0.1"),
+    *("--config.train_transform.flip=True", "--config.loss.mixup_alpha=0.2"),
+    "--config.train_transform.randaugment_layers=1",
+  ],
+  "dense_regression": [
+    *("--config=configs/dense_regression.py:whole", *SMALL),
+    *("--config.data.root={data}/depths", "--config.image_size=12,20"),
+    *("--config.accumulation_steps=2", "--config.model.dropout_rate=0.1"),
+    *("--config.dense_regression.layers=1", "--config.data.target_scale=0.001"),
+  ],
+  "crop_sizes": [
+    *("--config=configs/dino.py", *SMALL, "--config.image_size=12,12"),
+    *("--config.data.root={data}/photos", "--config.fewshot.neighbours=0"),
+    "--config.self_distillation.prototypes=12",
+    "--config.self_distillation.head_size=16",
+    "--config.self_distillation.bottleneck=8",
+    "--config.self_distillation.small_crops=2",
+    "--config.self_distillation.gram_weight=1.5",
+    "--config.self_distillation.crop_sizes=((8,4,12,.5),(16,8,24,.5))",
+  ],
+  "channel_tokens": [
+    *("--config=configs/channels.py", *SMALL, "--config.image_size=12,12"),
+    "--config.data.root={data}/tiles",
+    "--config.data.bands=red,green,blue,nir",
+    *("--config.accumulation_steps=2", "--config.model.dropout_rate=0.1"),
+    "--config.loss.mixup_alpha=0.2",
+    "--config.normalization.mean=(.5,.5,.5,.5)",
+    "--config.normalization.std=(.5,.5,.5,.5)",
+  ],
+}
 EVALUATED = "[02468]0"  # The last digits of the steps that are evaluated.
 STARTING = 0.3  # Share of kills before the first step.
 # Seconds until the first step, and seconds to let the run train.
@@ -53,6 +96,30 @@ STARTING_SECONDS, STEPPING_SECONDS = 6.0, 2.0
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 SAVING_SECONDS = 0.2  # What a checkpoint of this run takes at least.
 DEVICES = 4  # Of all processes together, if there are several.
+
+
+def draw_images(folder: str) -> None:
+  """Draws the images of all `RUNS` but the digits: noise of 20 x 12 pixels."""
+  rng = np.random.default_rng(0)
+  root = pathlib.Path(folder)
+  for split, files in (("train", 24), ("val", 8)):
+    for number in range(files):
+      images = rng.integers(0, 256, (2, 12, 20, 3), np.uint8)
+      depth = rng.integers(1, 9000, (12, 20)).astype(np.uint16)
+      name = f"{number}.png"
+      for pixels, path in (
+        (images[0], root / "depths" / "images" / split / name),
+        (depth, root / "depths" / "depth" / split / name),
+        (images[1], root / "photos" / split / name),
+      ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+      tile = root / "tiles" / split / "ab"[number % 2] / f"{number}.tif"
+      tile.parent.mkdir(parents=True, exist_ok=True)
+      # Every third file has red, green and blue, and so lacks a band.
+      kind, count = ("rgb", 3) if number % 3 == 0 else ("minisblack", 4)
+      bands = rng.integers(0, 256, (12, 20, count), np.uint8)
+      tifffile.imwrite(tile, bands, photometric=kind, planarconfig="contig")
 
 
 @contextlib.contextmanager
@@ -209,16 +276,20 @@ def main() -> None:
   parser.add_argument("--processes", type=int, default=1)
   parser.add_argument("--then", type=int, help="processes of each second start")
   parser.add_argument("--saving", action="store_true", help="kill in a save")
+  parser.add_argument("--of", choices=RUNS, default="digits", help="the run")
   arguments = parser.parse_args()
   numbers = (arguments.processes, arguments.then or arguments.processes)
   rng = random.Random(arguments.seed)
   before = set(SHARED_MEMORY.glob("*"))
   found: collections.Counter[str] = collections.Counter()
   with tempfile.TemporaryDirectory() as folder:
+    data = f"{folder}/data"
+    if arguments.of != "digits":
+      draw_images(data)
     command = [
       *COMMAND,
+      *(flag.format(data=data) for flag in RUNS[arguments.of]),
       f"--config.total_steps={arguments.steps}",
-      f"--config.data.data_dir={folder}/data",
     ]
     whole, killed = f"{folder}/whole", f"{folder}/killed"
     finish([*command, f"--workdir={whole}"], numbers[0])
