@@ -51,7 +51,9 @@ def fit_to(columns: Sequence[str], names: Names) -> Encode:
     return lambda rows: np.array([places(row)[0] for row in rows], np.int32)
   place = {composed(name): k for k, name in enumerate(names)}
   if lacks := [name for name in columns if composed(name) not in place]:
-    raise ValueError(f"{_unknown_label(lacks[0], names)}.")
+    raise ValueError(
+      f"there is a column for {_unknown_label(lacks[0], names)}."
+    )
   order = np.array([place[composed(name)] for name in columns], np.int32)
   return lambda rows: order[places_of_ones(columns, rows)]
 

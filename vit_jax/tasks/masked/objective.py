@@ -155,11 +155,10 @@ def draw_patches(
   """Draws the patches to corrupt, `where` (B, M), and the `source`s, (B, N).
 
   `source` has the number of the patch that `MaskedVit` sees at each place, or
-  `MASK`.
-  A corrupted patch's embedding becomes [mask] in 80 % of the cases and that of
-  another patch of the image, each with equal probability, in 10 %; in 10 % it
-  stays as it is. The draw of an image depends on the key and on the image's
-  number in `examples` alone.
+  `MASK`. A corrupted patch's embedding becomes [mask] in 80 % of the cases and
+  that of another patch of the image, each with equal probability, in 10 %; in
+  10 % it stays as it is. The draw of an image depends on the key and on the
+  image's number in `examples` alone.
   """
 
   def draw(example: Array) -> dict[str, Array]:
