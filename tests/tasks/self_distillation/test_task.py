@@ -493,7 +493,7 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
       {"self_distillation__gram_every_steps": 5},
       "Ti/4",
       4,
-      "self_distillation.gram_every has no effect without gram_weight: set a",
+      "gram_every has no effect without gram_weight: set gram",
     ),
   ],
 )
