@@ -235,9 +235,9 @@ def mark_files(
   """Writes masks and overlays of image files; returns the exit code.
 
   The code is 1 if an image is missing or cannot be read. The arguments are
-  those of the command. Raises ValueError if no name matches
-  an image, or the checkpoint is no run of segmentation or dense regression, and
-  OSError if a file cannot be written.
+  those of the command. Raises ValueError if no name matches an image, or the
+  checkpoint is no run of segmentation or dense regression, and OSError if a
+  file cannot be written.
   """
   from vit_jax.data.reading.named_images import find_images, say_missing
   from vit_jax.inference.mask_files import write_masks

@@ -58,7 +58,10 @@ gated_mlp,ffn.down_proj.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The fields of our model for a stored file; see `Transformers.fields`."""
+  """The fields of our model for a stored file; see `Transformers.fields`.
+
+  Raises ValueError for an AIMv2 of any size of images ("native").
+  """
   if file.config.get("is_native"):
     raise ValueError(
       "its config.json says is_native=true: positions that are computed for "
@@ -80,7 +83,10 @@ def _fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json; see `Transformers.config`."""
+  """The family's part of config.json; see `Transformers.config`.
+
+  Raises ValueError for a tower with a projection.
+  """
   if vit.representation_size is not None:
     raise ValueError(
       "it has no class for a projected image tower without a text tower."

@@ -40,7 +40,10 @@ def _mean_fields(file: Stored) -> dict[str, Any]:
 
 
 def _config(vit: Any, _: Any) -> dict[str, Any]:
-  """The family's part of config.json; see `Transformers.config`."""
+  """The family's part of config.json; see `Transformers.config`.
+
+  Raises ValueError for a model without a norm after the last layer.
+  """
   if not vit.norm_final:
     raise ValueError(
       "it has no norm after the last layer, and BeitModel has one."

@@ -11,7 +11,10 @@ FIELDS = dict(
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The fields of our model for a stored file; see `Transformers.fields`."""
+  """The fields of our model for a stored file; see `Transformers.fields`.
+
+  Raises ValueError for the split names of `state_dict()` of transformers 5.
+  """
   layer = "encoder.layer.0."
   if f"{layer}mlp.gate_proj.bias" in file.shapes:
     raise ValueError(

@@ -88,7 +88,10 @@ gated_mlp,mlp.down_proj.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The fields of our model for a stored file; see `Transformers.fields`."""
+  """The fields of our model for a stored file; see `Transformers.fields`.
+
+  Raises ValueError if only one of the projections has a bias.
+  """
   layer, shapes = "layer.0.", file.shapes
   biased = (x for x in "qkv" if f"{layer}attention.{x}_proj.bias" in shapes)
   proj = f"{layer}attention.o_proj.bias" in shapes

@@ -43,7 +43,10 @@ mlp,mlp.fc2.bias,mlp/contract/bias,
 
 
 def _fields(file: Stored) -> dict[str, Any]:
-  """The fields of our model for a stored file; see `Transformers.fields`."""
+  """The fields of our model for a stored file; see `Transformers.fields`.
+
+  Raises ValueError for norms of two kinds or of two epsilons.
+  """
   layer = "encoder.layer.0."
   kind = file.choice("norm_type", "layer_norm", (*_NORMS,))
   final = "layernorm.weight" in file.shapes

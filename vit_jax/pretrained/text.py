@@ -147,7 +147,7 @@ class LoadedText:
   def _make_head(
     self, names: Sequence[str], templates: Sequence[str]
   ) -> TextHead:
-    """As `head`, computed anew."""
+    """The head of `head`, computed anew; raises ValueError as that does."""
     for template in templates:
       if "{}" not in template:
         raise ValueError(

@@ -382,7 +382,10 @@ def _average_over_parts(gradient: Callable, parts: int) -> Callable:
     """As `gradient`, averaged over the parts of a batch."""
 
     def add_part(total, xs):
-      """Adds the loss, the score and the gradient of a part."""
+      """Adds the loss, the score and the gradient of a part.
+
+      Raises ValueError if the objective keeps a state.
+      """
       part, (part_inputs, part_targets) = xs
       part_key = jax.random.fold_in(key, part)
       (loss, means), grads = gradient(

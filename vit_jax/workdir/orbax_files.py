@@ -96,7 +96,10 @@ def begin(
     )
 
   def finish(metrics: Any) -> None:
-    """Completes the checkpoint, with the metrics or None."""
+    """Completes the checkpoint, with the metrics or None.
+
+    Raises OSError if the first process could not write it.
+    """
     try:
       written.result()
       if jax.process_index() == 0:

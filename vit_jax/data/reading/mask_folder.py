@@ -217,7 +217,10 @@ def summary(splits: Sequence[SegmentationFolder]) -> str:
 def _opener(
   settings: DataSettings, size: tuple[int, int] | None
 ) -> Callable[[str, SegmentationFolder | None], SegmentationFolder]:
-  """A function that opens a split, as `open_split_like_train` takes it."""
+  """A function that opens a split, as `open_split_like_train` takes it.
+
+  Raises ValueError unless the settings name a folder of images and masks.
+  """
   if not settings.root or settings.labels_file:
     raise ValueError(
       "data.task=segmentation takes --config.data.root, a folder that holds "

@@ -333,7 +333,10 @@ def summary(splits: Sequence[NumberFolder]) -> str:
 def _opener(
   settings: DataSettings, size: tuple[int, int] | None
 ) -> Callable[[str, NumberFolder | None], NumberFolder]:
-  """A function that opens a split, as `open_split_like_train` takes it."""
+  """A function that opens a split, as `open_split_like_train` takes it.
+
+  Raises ValueError unless the settings name a folder of images and targets.
+  """
   if not settings.root or settings.labels_file:
     raise ValueError(
       "data.task=dense_regression takes --config.data.root, a folder that "

@@ -136,7 +136,7 @@ def with_file(
   """The settings of a run for another file of labels.
 
   The file's images are in `root`. By default, that is the folder of the file,
-  or else the run's, if that has them.
+  or the run's if the images are there.
   """
   if root is None:
     beside = os.path.dirname(file) or os.curdir

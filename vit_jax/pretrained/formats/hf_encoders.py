@@ -331,7 +331,8 @@ def family_of(vit: Any) -> Transformers:
 def is_encoder(vit: Any) -> bool:
   """Whether a model has to be written as another family than the paper's ViT.
 
-  That is so for extended models, and for SigLIPs.
+  That is so for extended models, and for models without a class token that add
+  positions to their input: these are written as SigLIPs.
   """
   has_table = vit.position != "relative" and vit.position_at == "input"
   return vit.extended or (has_table and vit.pooling != "token")

@@ -505,8 +505,8 @@ def _to_halves(rule: Rule) -> Rule:
 def is_encoder(vit: Any) -> bool:
   """Whether a model has other parts than the paper's ViTs.
 
-  That is so for extended models, for hybrids, and for SigLIPs, which have a MAP
-  head.
+  That is so for extended models, for hybrids that add positions to their input,
+  and for SigLIPs, which have a MAP head.
   """
   if vit.resnet_layers:
     return vit.position != "relative" and vit.position_at == "input"

@@ -254,7 +254,10 @@ def fit(
   judged = 0
 
   def parts() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The features, labels and folds of each batch; counts images in folds."""
+    """The features, labels and folds of each batch; counts images in folds.
+
+    Raises ValueError at the end if the images were too few.
+    """
     nonlocal judged
     for y, labels in train:
       numbers = train.examples - len(labels) + np.arange(len(labels))

@@ -175,7 +175,7 @@ def _check_feature(feature: Any, file: epath.Path) -> None:
 
 
 def _check_json(name: str, content: Any, file: epath.Path) -> None:
-  """Checks a feature that is stored as JSON, as `_check_feature` does."""
+  """Checks a feature stored as JSON; raises as `_check_feature` does."""
   if name == _DICTS:
     for child in content.values():
       _check_feature(_as_proto(child), file)
