@@ -73,7 +73,8 @@ class Options:
 class _Choice:
   """Chooses the class to draw and computes the predictions, in one pass.
 
-  Equal choices have the same hash, so they are compiled once.
+  `index` is that class, None for the likeliest, and `top` the number of classes
+  predicted. Equal choices have the same hash, so they are compiled once.
   """
 
   task: Task
