@@ -240,5 +240,7 @@ def test_a_function_scores_a_model_on_data():
     TypeError, match=r"as in vit_jax\.fewshot\(loaded, folder"
   ):
     operator.call(vit_jax.fewshot, "runs/x")
-  with pytest.raises(ValueError, match="a run is of type int"):
+  with pytest.raises(
+    ValueError, match="a run was needed, and this is of type int"
+  ):
     operator.call(vit_jax.fewshot, 3, "digits")
