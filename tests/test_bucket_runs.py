@@ -123,7 +123,7 @@ def _damage_is_set_aside(data_dir, folder, local):
   code, printed, errors = _train(data_dir, folder)
   assert (code, errors) == (0, [])
   assert f"checkpoint 200 of {folder} is damaged" in printed
-  assert f"It is now {folder}/damaged/200." in printed
+  assert f"It was moved to {folder}/damaged/200." in printed
   assert "Resuming from the checkpoint of step 160." in printed
   assert _saved(folder) == local
   assert "damaged/200/params/_METADATA" in _objects(folder)

@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_set_aside(
   state, _ = loop.train(read(runs.config(data_dir)), str(run_copy))
   printed = " ".join(capsys.readouterr().out.split())
   assert f"checkpoint 12 of {run_copy} is damaged" in printed
-  assert f"It is now {run_copy}/damaged/12." in printed
+  assert f"It was moved to {run_copy}/damaged/12." in printed
   assert "Resuming from the checkpoint of step 8." in printed
   assert runs.identical(whole_run.state, jax.device_get(state))
   # The new checkpoint is intact, and the one set aside still exists.

@@ -72,7 +72,7 @@ class Source(Protocol):
       text += f", {counted(len(names), 'class name')} ({', '.join(some)})"
     return text
 
-  if not TYPE_CHECKING:  # A protocol with it would have any attribute.
+  if not TYPE_CHECKING:  # A type checker would take any attribute for there.
 
     def __getattr__(self, name: str) -> Any:
       """Raises AttributeError, with a hint at the name that may be meant."""

@@ -75,7 +75,7 @@ def _newest_intact(
       damaged[step] = error
       continue
     for other, error in damaged.items():
-      display.note(f"{error} It is now {checkpoints.set_aside(other)}.")
+      display.note(f"{error} It was moved to {checkpoints.set_aside(other)}.")
     display.note(
       f"Resuming from the checkpoint of step {step:,}."
       if step < plan.lengths.total

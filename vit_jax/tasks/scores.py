@@ -175,7 +175,7 @@ class FoldScore:
 
 
 def kept_folds(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-  """The last metrics of folds among the rows of a run; empty without any."""
+  """The last metrics of folds in the rows of a run; {} if there are none."""
   metrics: dict[str, Any] = {}
   for row in rows:
     metrics = Split.FOLDS.keyed(Split.FOLDS.scores(row)) or metrics

@@ -153,7 +153,7 @@ class Task:
     return self
 
   def facts(self) -> dict[str, Any]:
-    """The facts as JSON, for a checkpoint's description; empty without any."""
+    """The facts as JSON, for a checkpoint's description; may be empty."""
     return {}
 
   def with_facts(self, description: Mapping[str, Any]) -> "Task":

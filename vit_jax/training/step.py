@@ -180,7 +180,7 @@ class Means(NamedTuple):
   Attributes:
     score: The mean score.
     metrics: The objective's own metrics.
-    state: The next state of the objective; None without any.
+    state: The next state of the objective; None if it has no state.
     weight: The sum of the examples' weights, which weighs this part among
       others; None if all examples count alike.
   """

@@ -256,7 +256,7 @@ def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> float | None:
 
 
 def best(scores: Mapping[int, float | None]) -> int | None:
-  """The step with the best score, the last of equal ones; None without any."""
+  """The step with the best score, the last of equals; None without scores."""
   rated = [(score, step) for step, score in scores.items() if score is not None]
   if not rated:
     return None

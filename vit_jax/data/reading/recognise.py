@@ -47,7 +47,7 @@ class Recognised(NamedTuple):
   """The kind of labels that data have, and the reason for thinking so.
 
   Attributes:
-    labels: The kind of labels; `labels.NONE` for images without any.
+    labels: The kind of labels; `labels.NONE` for images without labels.
     why: The reason, in words that follow "as"; "" for classes.
     columns: The columns of labels that the settings have to name, if any.
   """
@@ -118,8 +118,8 @@ def recognise_file(
     return _recognise_column(classes[0], rows)
   others = label_candidates(place, rows[:LOOKED_AT], settings)
   found = _recognise_chosen(others, rows, settings)
-  # Several columns of classes are not to be named: either each row has a single
-  # 1, which is seen without their names, or one has to choose among them.
+  # Several columns of classes are not named here: either each row has a single
+  # 1, for which a run needs no names, or the user has to choose a column.
   if not found.why and len(others) > 1:
     return found
   return found._replace(columns=tuple(others))

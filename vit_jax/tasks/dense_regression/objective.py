@@ -54,7 +54,7 @@ class PixelErrors(OfPixels):
   """The objective of dense regression, a `losses.Objective`.
 
   The outputs of patches are enlarged to the size of the targets. An image's
-  loss is the mean over its known pixels, and 0 without any.
+  loss is the mean over its known pixels, and 0 if none is known.
 
   Attributes:
     scaling: The meaning of the outputs.

@@ -20,7 +20,7 @@ Numbers = Float[np.ndarray, "H W"]
 
 
 def span(numbers: Numbers) -> tuple[float, float]:
-  """The least and the greatest number; 0 and 1 without any."""
+  """The least and the greatest number; 0 and 1 if no number is known."""
   known = numbers[np.isfinite(numbers)]
   return (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
 

@@ -169,7 +169,7 @@ def confident_classes(
   self_confidence = probabilities[np.arange(N), labels]
   counts = np.bincount(labels, minlength=K)
   sums = np.bincount(labels, weights=self_confidence, minlength=K)
-  thresholds = np.full(K, np.inf)  # No image counts for a class without any.
+  thresholds = np.full(K, np.inf)  # No image reaches that of an absent class.
   np.divide(sums, counts, out=thresholds, where=counts > 0)
   reached = probabilities >= thresholds - _ROUNDING
   classes = np.where(

@@ -246,5 +246,5 @@ class LabelMoments:
 
 
 def _share(positives: np.ndarray, known: np.ndarray) -> np.ndarray:
-  """The share of positives among the known examples; 0 without any."""
+  """The share of positives among the known examples; 0 if none is known."""
   return positives / np.maximum(known, 1)

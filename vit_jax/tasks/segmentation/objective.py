@@ -36,7 +36,7 @@ def enlarged(
 def mean_of(
   values: Shaped[Array, "B H W"], counts: Bool[Array, "B H W"]
 ) -> Float[Array, " B"]:
-  """The mean over the pixels of each image that count; 0 without any."""
+  """The mean over the pixels of each image that count; 0 if none does."""
   count = jnp.maximum(counts.sum(axis=(1, 2)), 1)
   return jnp.where(counts, values, 0).sum(axis=(1, 2)) / count
 
@@ -82,7 +82,7 @@ class PixelClasses(OfPixels):
   """The objective of segmentation, a `losses.Objective`.
 
   The logits of patches are enlarged to the mask's size. An image's loss is the
-  mean over its pixels that have a class, and 0 without any.
+  mean over its pixels that have a class, and 0 if none has one.
   """
 
   metric = "pixels_right"

@@ -97,7 +97,8 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   by_number = meaning.classes_of_numbers(kind)
   none = ignored_label(meaning.count)
   agree, all_numbers, strange = True, True, None
-  by_numbers_more = 0  # Pixels, below 0 if colours give more of them a class.
+  # The pixels with a class by their numbers, less those with one by colours.
+  by_numbers_more = 0
   for (counted_kind, palette), counts in found.counts.items():
     if counted_kind != kind:
       continue
