@@ -29,7 +29,8 @@ MASK_VALUES = ("meant", "index")
 EMPTY_CELLS = ("unknown", "absent")
 UNCERTAIN = ("ignore", "positive", "negative")
 ON_UNREADABLE = ("stop", "skip")
-MAX_MAGNITUDE = 30  # RandAugment's strongest; 10 ends the scale of its paper.
+# The strongest magnitude of RandAugment; the scale of its paper ends at 10.
+MAX_MAGNITUDE = 30
 # The schemes of addresses that epath reads, with the library that each needs.
 _BUCKETS = {"gs": None, "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
 _PAD = checks.up_to(4_096, "there would be little else", 0)

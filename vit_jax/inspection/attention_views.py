@@ -31,7 +31,7 @@ from vit_jax.training.inputs import inputs_of
 
 Arrays = dict[str, Any]
 _MOST_IMAGES = 8
-_MEMORY = 2**29  # Most bytes of attention weights and their gradients.
+_MEMORY = 2**29  # The most bytes of attention weights and their gradients.
 
 
 @dataclasses.dataclass(frozen=True)

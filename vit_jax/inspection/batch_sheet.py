@@ -18,8 +18,8 @@ from vit_jax.tasks.segmentation.pictures import overlay
 from vit_jax.tasks.task import class_name
 
 _TILE = 128  # Longer side to which small images are enlarged, in pixels.
-_COLUMNS = 8  # Most images side by side.
-_LINES = 4  # Most lines of a caption.
+_COLUMNS = 8  # The most images side by side.
+_LINES = 4  # The most lines of a caption.
 _LETTER = 0.62  # Width of a letter, in heights of the text.
 
 

@@ -24,8 +24,8 @@ from vit_jax.inspection.photograph import Photograph
 
 TEXT = 9  # Font sizes, in points.
 SMALL = 7
-_LONGEST = 30  # Most characters shown of a name.
-_LINES = 5  # Most lines of a legend.
+_LONGEST = 30  # The most characters shown of a name.
+_LINES = 5  # The most lines of a legend.
 _HANDLE = 0.36  # Inches of a legend's entry beside its text.
 _LINE = 0.14  # Inches from one line of a legend to the next.
 

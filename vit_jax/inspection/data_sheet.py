@@ -24,8 +24,8 @@ from vit_jax.runtime.display import Display, table_lines
 from vit_jax.runtime.files import output_file, replacing
 from vit_jax.runtime.printable import first_of
 
-_SHOWN = 3  # Most files named for each finding.
-_CLASSES = 30  # Most classes listed.
+_SHOWN = 3  # The most files named for each finding.
+_CLASSES = 30  # The most classes listed.
 _BATCH = 32
 _PICTURES = {"png": (".png",), "jpeg": (".jpg", ".jpeg"), "webp": (".webp",)}
 

@@ -8,7 +8,7 @@ from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.transforms import resized_shape
 
-LONGEST = 1024  # Most pixels of a side of what `seen_part` returns.
+LONGEST = 1024  # The most pixels of a side of what `seen_part` returns.
 
 Photograph = UInt8[np.ndarray, "H W 3"]
 

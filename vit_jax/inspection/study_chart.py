@@ -14,7 +14,7 @@ from vit_jax.inspection.canvas import add_legend, figure_of, label, short
 from vit_jax.inspection.charts import COLORS, PALE
 
 _MARKERS = "osD^v"
-_TITLE = 66  # Most characters in a line of the title.
+_TITLE = 66  # The most characters in a line of the title.
 # Distance of lines that share a name on the horizontal axis, on which the
 # names are 1 apart.
 _APART = 0.14

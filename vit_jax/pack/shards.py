@@ -38,7 +38,7 @@ class Encoding:
   # pixels of every image instead, see `bitmap`.
   quality: int | None = 95
   # Whether files of a lossless coding that are not reduced become PNG, not
-  # JPEG. Earlier versions made JPEG of them, and finish what they began so.
+  # JPEG. A packing that an earlier version began is finished with JPEG.
   lossless: bool = False
 
   def __post_init__(self):

@@ -32,7 +32,7 @@ from vit_jax.runtime.printable import counted, say
 
 _UNREADABLE = "unreadable.txt"
 _TEXTS = (".json", ".txt")  # Endings of the files of TFDS's description.
-_SAMPLE_SIZE = 32  # Images of a split, whose mean size decides on its shards.
+_SAMPLE_SIZE = 32  # Images whose mean size tells the number of shards.
 
 
 def pack(

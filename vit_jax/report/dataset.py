@@ -15,7 +15,7 @@ from vit_jax.data.transforming.patches import pictures
 from vit_jax.inspection.photograph import Photograph
 from vit_jax.run.saved import SavedRun
 
-_SIZED = 200  # Most files of a split whose size is looked up.
+_SIZED = 200  # The most files of a split whose size is looked up.
 _AUGMENTED = 12  # Examples shown as the model was trained on them.
 
 

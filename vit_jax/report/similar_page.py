@@ -22,9 +22,9 @@ from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import counted
 
 _SIDE = 192  # Pixels of the longer side of an image.
-_IN_SHEET = 12  # Most images shown of a group, of a cluster or of a query.
-_SHEETS = 30  # Most groups, or queries, that are shown.
-_LONE = 24  # Most images shown that are like no other.
+_IN_SHEET = 12  # The most images shown of a group, of a cluster or of a query.
+_SHEETS = 30  # The most groups, or queries, that are shown.
+_LONE = 24  # The most images shown that are like no other.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Labels:
     meaning.
     """
     del columns
-    no_change = (None, "absent")  # Empty cells are absent in older runs.
+    no_change = (None, "absent")  # "absent" in older runs.
     for name in ("unknown", "uncertain", "empty_cells"):
       if (value := getattr(settings, name)) not in no_change:
         key = f"data.{name}"

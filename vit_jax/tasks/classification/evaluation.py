@@ -36,8 +36,8 @@ from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
 
 MOST_CLASSES = 40  # A confusion matrix of more classes is not drawn.
-_MOST_ROWS = 100  # Most classes in a report's table of scores.
-_MISTAKES = 10  # Most pairs of classes in a list of mistakes.
+_MOST_ROWS = 100  # The most classes in a report's table of scores.
+_MISTAKES = 10  # The most pairs of classes in a list of mistakes.
 _KINDS = {
   "worst": (
     "Worst mistakes",

@@ -34,7 +34,7 @@ from vit_jax.training.losses import Classification
 if TYPE_CHECKING:
   from vit_jax.tasks.probes.number_probe import Numbers
 
-_MOST_CHARTS = 12  # Most targets whose predictions are drawn.
+_MOST_CHARTS = 12  # The most targets whose predictions are drawn.
 
 
 @dataclasses.dataclass(frozen=True)
