@@ -223,7 +223,7 @@ def remarks(name: str) -> list[str]:
   for what, gap in recording.read(name).meta.get("effects", {}).items():
     sizes = ", ".join(f"{k} {v:.0e}" for k, v in gap.items() if v)
     lines.append(
-      f"With {what}, which is off in this comparison, the reference's own run "
+      f"This comparison is without {what}. With it, the reference's own run "
       f"changes by: {sizes}."
     )
   return lines
