@@ -182,7 +182,8 @@ def _reasons(model: Any, needs: Needs) -> Iterator[str]:
   if needs.all_patches and vit.channel_tokens:
     yield (
       "channel_tokens=True gives a patch a token for each channel, and this "
-      "objective reads one of each patch: leave it out"
+      "objective reads one of each patch: leave model.channel_tokens out, and "
+      "all files that lack bands"
     )
   if needs.hides and vit.resnet_layers:
     yield (
