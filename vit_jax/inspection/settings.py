@@ -16,7 +16,7 @@ class InspectSettings(Section):
   """Settings of `vit_jax inspect_data`: keys of a training run."""
 
   image_size: tuple[int, int] = setting(
-    (224, 224), "Height and width in pixels.", must=checks.SIDES
+    (224, 224), "Height and width of the images in pixels.", must=checks.SIDES
   )
   channels: int = setting(3, "Channels of an image.", must=checks.BANDS)
   data: DataSettings = section(DataSettings)

@@ -22,7 +22,7 @@ def define_flags() -> None:
   flags.DEFINE_multi_string(
     "query",
     [],
-    "Image, folder or text to search the nearest images of; repeatable.",
+    "Image, folder or text whose nearest images are searched for; repeatable.",
   )
   flags.DEFINE_integer(
     "neighbours", 5, "Number of nearest images to show.", 1, 1000

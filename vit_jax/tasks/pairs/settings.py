@@ -43,7 +43,7 @@ class PairsSettings(Section):
   )
   text: str = setting(
     "trained",
-    "How the text tower is trained, as for the image tower.",
+    "How the text tower is trained, with the choices of the image tower.",
     choices=HOW,
   )
   start_lr: float = setting(

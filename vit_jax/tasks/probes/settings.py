@@ -25,9 +25,9 @@ class FewShotSettings(Section):
   neighbours: int = setting(
     0,
     "Number of nearest training images that vote for the class of an "
-    "evaluation image (k-NN); 0 is off. A run without labels that starts from "
-    "a checkpoint instead compares this many nearest neighbours of each "
-    "evaluation image with those that it had at the start.",
+    "evaluation image (k-NN); 0 is off. Without labels, a run that starts from "
+    "a checkpoint compares this many nearest neighbours of each evaluation "
+    "image with those that it had at the start.",
     must=NOT_NEGATIVE,
     needs="eval_every",
   )
