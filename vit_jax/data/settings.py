@@ -191,8 +191,8 @@ class DataSettings(Section):
     'How the images to hold out are chosen: by their own "name", whatever '
     'images are added; by the "count" of their class, which gives an exact '
     'share and at least two; or by their "rank" among all of their class, as '
-    "in earlier versions. None takes count for fewer than 1,000 images, or else "
-    "name.",
+    "in earlier versions. None takes count for fewer than 1,000 images, or "
+    "else name.",
     choices=HELD_OUT_BY,
     needs="root",
     legacy_default="rank",
