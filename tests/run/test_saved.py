@@ -330,7 +330,7 @@ def test_another_table_is_read_with_the_classes_of_the_run(elsewhere, tmp_path):
     assert there.source.labels([0, 1]).tolist() == [2, 0]
     assert there.source.class_names == ("a", "b", "c")
   with pytest.raises(
-    ValueError, match=r"'no.csv' is not a file here, relative"
+    ValueError, match=r"there is no file 'no.csv'; a relative path"
   ):
     evaluate_checkpoint(run, folder="no.csv")
   with pytest.raises(ValueError, match=r"run's own data: leave it out.$"):

@@ -149,7 +149,9 @@ def test_a_module_and_its_parameters_are_too_many():
 @pytest.mark.parametrize("of", ["predict", "embed", "attention", "export"])
 def test_a_module_alone_is_not_enough(clip, of):
   for model in clip:  # The module, and the parameters.
-    with pytest.raises(TypeError, match=r"a loaded model was needed in front"):
+    with pytest.raises(
+      TypeError, match=r"the first argument has to be a loaded model"
+    ):
       getattr(vit_jax, of)(model, "a.jpg")
 
 

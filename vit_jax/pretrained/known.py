@@ -297,7 +297,7 @@ def conversion(name: str, download: str = "") -> str:
   """
   return (
     "which can run code when it is loaded; convert it once on a machine with "
-    f"PyTorch, `{download}{_command(name)}`"
+    f"PyTorch, by `{download}{_command(name)}`"
   )
 
 

@@ -391,7 +391,7 @@ def _with_other_data(
   is_file = place is not None and place.is_file
   if place is None and other.lower().endswith(LABEL_FILES):
     raise ValueError(
-      f"{other!r} is not a file here, relative to {os.getcwd()!r}."
+      f"there is no file {other!r}; a relative path begins in {os.getcwd()!r}."
     )
   if place is None and os.path.isfile(os.path.expanduser(other)):
     raise ValueError(

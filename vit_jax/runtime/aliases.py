@@ -106,11 +106,12 @@ def loaded_from(model: Any, name: str) -> Any:
     load: Any = _resolve(None, "vit_jax.load_pretrained")
     return load(model) if loaded is None else loaded
   raise TypeError(
-    f"a loaded model was needed in front, and {type(model).__name__} came: "
-    f"loaded = vit_jax.load_pretrained(name), and loaded.{name}(...); with a "
-    "model and parameters of your own, vit_jax.predict_images(model, params, "
-    "images), vit_jax.features(model, params, images), or vit_jax.save and "
-    "then vit_jax.load_pretrained."
+    "the first argument has to be a loaded model, and is of type "
+    f"{type(model).__name__}: loaded = vit_jax.load_pretrained(name) makes "
+    f"one, for loaded.{name}(...). For a model and parameters of your own, "
+    "there are vit_jax.predict_images(model, params, images) and "
+    "vit_jax.features(model, params, images), or vit_jax.save and then "
+    "vit_jax.load_pretrained."
   )
 
 
