@@ -133,7 +133,10 @@ class TextSetup:
 
 
 def from_facts(facts: Mapping[str, Any]) -> TextSetup:
-  """The setup that a checkpoint's description records as `facts`."""
+  """The setup that a checkpoint's description records as `facts`.
+
+  Raises ValueError if a value is invalid, and KeyError if one is missing.
+  """
   text = {**facts["text"]}
   for name, must in _SIZES.items():
     text[name] = checked(name, int, text[name], must)
