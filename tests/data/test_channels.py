@@ -1,5 +1,6 @@
 """Images of 1, 2, 4 and more channels against Pillow's and NumPy's pixels."""
 
+import dataclasses
 import io
 import sys
 
@@ -23,6 +24,7 @@ from vit_jax.data.settings import (
   TrainTransformSettings,
 )
 from vit_jax.inference.reading import read_images
+from vit_jax.inspection.photograph import seen_part
 
 H, W = 46, 71
 COLOURS = scene(H, W)
@@ -197,6 +199,19 @@ def test_opaque_pictures_have_no_band_of_another_name(file_format, channels):
 
 
 SIZE = (8, 8)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_picture_of_a_file_with_some_bands_has_its_own(count):
+  """Pictures are drawn of it, whatever the bands of the model are."""
+  names = ("red", "green", "blue", "nir")
+  some = dataclasses.replace(half_normalised(names), some_bands=True)
+  encoded = tiff(bands(count), planarconfig="contig")
+  found = decode_image(encoded, some.spec)
+  np.testing.assert_array_equal(found, bands(count))
+  assert seen_part(encoded, some).shape[2] == 3
+  opaque = encode(Image.fromarray(COLOURS), "PNG")
+  np.testing.assert_array_equal(decode_image(opaque, some.spec), COLOURS)
 
 
 def half_normalised(names, channels=None):

@@ -200,6 +200,8 @@ class ImageSpec:
       if they are 1 or 3.
     adds_alpha: Whether 2 or 4 channels get an alpha of 255 from a picture that
       has none; otherwise such a picture is refused.
+    some_bands: Whether a file may have other bands than `channels`; then its
+      own are taken, in their number.
   """
 
   channels: int = 3
@@ -207,6 +209,7 @@ class ImageSpec:
   fast_dct: bool = False
   stored: bool = False
   adds_alpha: bool = True
+  some_bands: bool = False
 
   @property
   def grey(self) -> bool:

@@ -112,8 +112,12 @@ class Preprocessing:
   @property
   def spec(self) -> ImageSpec:
     """How a file becomes pixels, before they are cut to size."""
-    alpha = not self.some_bands and adds_alpha(self.bands)
-    return ImageSpec(self.channels, self.window, adds_alpha=alpha)
+    return ImageSpec(
+      self.channels,
+      self.window,
+      adds_alpha=adds_alpha(self.bands),
+      some_bands=self.some_bands and bool(self.bands),
+    )
 
   def check_one_size(self, what: str) -> None:
     """Raises ValueError if images keep their proportions, so sizes differ.

@@ -13,6 +13,7 @@ pixels is copied (see `bitmap`), and all others are decoded by Pillow (see
 `pillow`).
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import cv2
@@ -69,6 +70,8 @@ def decode_image(encoded: bytes, image_spec: ImageSpec = RGB) -> np.ndarray:
   """
   if not encoded:
     raise UnreadableImageError("the file is empty.")
+  if image_spec.some_bands:
+    image_spec = _of_own_bands(encoded, image_spec)
   image = None
   if size := _png_size(encoded):
     example.check_size(*size)
@@ -223,6 +226,16 @@ def by_fours(
     return np.concatenate([by_fours(change, p) for p in parts], axis=2)
   changed = change(image)
   return changed.reshape(*changed.shape[:2], image.shape[2])
+
+
+def _of_own_bands(encoded: bytes, image_spec: ImageSpec) -> ImageSpec:
+  """The spec that takes the bands of a file as they are stored."""
+  from vit_jax.data.decoding.bands import file_bands
+
+  count = len(file_bands(encoded, image_spec.channels).names)
+  return dataclasses.replace(
+    image_spec, channels=count, stored=True, some_bands=False
+  )
 
 
 def _turn(stored: np.ndarray, orientation: int) -> np.ndarray:

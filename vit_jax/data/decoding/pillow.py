@@ -221,7 +221,8 @@ def gets_alpha(encoded: bytes, image_spec: ImageSpec) -> bool:
   alpha.
   """
   channels = image_spec.channels
-  if channels not in (2, 4) or not image_spec.adds_alpha:
+  takes_alpha = image_spec.adds_alpha and not image_spec.some_bands
+  if channels not in (2, 4) or not takes_alpha:
     return False
   if encoded.startswith(_JPEG_START):
     return True

@@ -100,7 +100,9 @@ def _with_channels(transform: Any, channels: int) -> Any:
   if hasattr(transform, "transform"):  # `UpperLeft`
     inner = _with_channels(transform.transform, channels)
     return dataclasses.replace(transform, transform=inner)
-  spec = dataclasses.replace(transform.pixels, channels=channels, stored=True)
+  spec = dataclasses.replace(
+    transform.pixels, channels=channels, stored=True, some_bands=False
+  )
   return dataclasses.replace(transform, pixels=spec)
 
 
