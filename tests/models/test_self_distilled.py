@@ -43,14 +43,13 @@ def images(B=2, side=16):
 def test_small_crops_are_what_the_trunk_would_see(block, fields):
   """A plain encoder whose table was resized gives the same features."""
   vit, model, params = made(block, num_layers=1, **fields)
-  small = images(side=8)
-  answer = jax.jit(model.apply)
-  told = answer({"params": params}, small)
+  small, large = images(side=8), images()
   trunk = model.trunk
   assert type(trunk) is type(vit) and to_fields(model)["adapted"]
-  plain = {
+  whole = {
     k: params[k] for k in params if k not in ("mask_token", "class_head")
   }
+  plain = whole
   if "position" in plain and not trunk.resizes_positions:
     table = np.asarray(plain["position"]["E_pos"])
     first = len(table) - 16
@@ -59,14 +58,16 @@ def test_small_crops_are_what_the_trunk_would_see(block, fields):
     grid = np.einsum("yh,xw,hwd->yxd", weights, weights, grid).reshape(4, -1)
     resized = np.concatenate([table[:first], grid]).astype(np.float32)
     plain = plain | {"position": {"E_pos": jnp.array(resized)}}
-  y = jax.jit(trunk.apply)({"params": plain}, small)
-  np.testing.assert_allclose(told["y"], y, rtol=2e-4, atol=2e-5)
-  # Large crops are read as the trunk reads whole images.
-  large = images()
-  y = jax.jit(trunk.apply)({"params": {k: params[k] for k in plain}}, large)
-  np.testing.assert_allclose(
-    answer({"params": params}, large)["y"], y, rtol=2e-4, atol=2e-5
-  )
+
+  @jax.jit
+  def answers(params, plain, whole):
+    """Of small crops; and of large ones, which are read as whole images."""
+    told = [model.apply({"params": params}, x)["y"] for x in (small, large)]
+    cases = (plain, small), (whole, large)
+    return told, [trunk.apply({"params": p}, x) for p, x in cases]
+
+  for found, expected in zip(*answers(params, plain, whole), strict=True):
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.slow
