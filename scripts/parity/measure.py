@@ -25,8 +25,8 @@ def differences(
 ) -> dict[str, float]:
   """The largest difference of each kind, with a fault put into our side.
 
-  Training ends with the last of `marks`; without any, the rates and the decay
-  alone are compared.
+  Training ends with the last of `marks`: if that is early, the rates and the
+  decay are not compared; without any marks, they alone are.
   """
   setup, inputs, theirs = given(name)
 

@@ -53,8 +53,10 @@ class Trajectory:
 
   Attributes:
     loss: The loss of each of the steps that were taken, (T,) if all were.
-    rate: The learning rate of each array at each step, (T,).
-    decay: The share of each array that weight decay takes at each step, (T,).
+    rate: The learning rate of each array at each step, (T,); empty if training
+      ended early.
+    decay: The share of each array that weight decay takes at each step, (T,);
+      empty likewise.
     params, averaged: All arrays after some of the steps.
     logits: Those of the probe's images after the same steps.
   """
@@ -158,7 +160,8 @@ def run(
     return found[:, :PATCHES] if found.ndim == 3 else found
 
   logits = jax.jit(answer) if answer else logits
-  state = first(unflatten_dict(inputs.params, sep="/"))
+  start = unflatten_dict(inputs.params, sep="/")
+  state: Any = first(start) if marks else None
   losses, params, averaged, answers = [], {}, {}, {}
   for t in range(max(marks, default=0)):
     batch = {"image": inputs.images[t], "label": inputs.labels[t]}
@@ -171,15 +174,17 @@ def run(
       answers[t + 1] = np.asarray(logits(state.params))
       if state.averaged_params is not None:
         averaged[t + 1] = flat(state.averaged_params)
-  rate, decay = rates(plan, inputs.params)
+  rate, decay = rates(plan, inputs.params, marks)
   loss = np.asarray(jax.device_get(losses), np.float64)
   return Trajectory(loss, rate, decay, params, averaged, answers)
 
 
 def rates(
-  plan: Plan, params: Arrays
+  plan: Plan, params: Arrays, marks: tuple[int, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The learning rate and the decay of each array, as the optimizer has them.
+
+  None are measured if training ends early, with the last of `marks`.
 
   They are measured: an update whose direction is known, from arrays of zeros,
   is as long as the learning rate. From constant arrays, it has a part along
@@ -187,6 +192,8 @@ def rates(
   rate of 1.
   """
   settings, steps, tx = plan.settings, plan.lengths.total, plan.optimizer
+  if marks and max(marks) < steps:
+    return {}, {}
   plain = dataclasses.replace(
     settings.optimizer,
     layer_decay=1.0,

@@ -132,7 +132,7 @@ class SelfDistilled(Row):
       dataclasses.replace(setup.settings, self_distillation=own)
     )
     whole = dataclasses.replace(plan, task=task)
-    rate, decay = ours.rates(whole, inputs.params)
+    rate, decay = ours.rates(whole, inputs.params, marks)
     loss = np.asarray(jax.device_get(losses), np.float64)
     return Trajectory(loss, rate, decay, trained, averaged, logits)
 
