@@ -16,7 +16,10 @@ CHOICES = ("only", *map(str, range(10)))
 
 
 def names() -> set[str]:
-  """Functions of tests, as `tests/test_x.py::test_y`, without parameters."""
+  """Functions of tests, as `tests/test_x.py::test_y`, without parameters.
+
+  Or whole files: their tests share what takes long, and are run on one day.
+  """
   lines = LIST.read_text().splitlines()
   return {line for line in lines if line and not line.startswith("#")}
 
@@ -27,16 +30,19 @@ def are_run(
   """Which tests are run, by their ids, perhaps with [parameters].
 
   The listed ones are dealt to ten days in turn, so each day has as many rows of
-  a function as any other.
+  a function as any other. A listed file counts as one.
   """
-  left_out = [test.partition("[")[0] in listed for test in tests]
+
+  def dealt_as(test: str) -> str | None:
+    file, function = test.partition("::")[0], test.partition("[")[0]
+    return file if file in listed else test if function in listed else None
+
+  dealt = [dealt_as(test) for test in tests]
   if choice == "only":
-    return left_out
-  numbers = itertools.accumulate(left_out)
-  return [
-    not left or number % 10 == int(choice)
-    for left, number in zip(left_out, numbers, strict=True)
-  ]
+    return [each is not None for each in dealt]
+  in_turn = dict.fromkeys(each for each in dealt if each)
+  days = {each: number % 10 for number, each in enumerate(in_turn, 1)}
+  return [each is None or days[each] == int(choice) for each in dealt]
 
 
 def pytest_addoption(parser):

@@ -155,8 +155,9 @@ def test_what_the_script_leaves_out_is_there_and_the_workflow_runs_it():
   listed = left_out.names()
   for path, _, name in (test.partition("::") for test in listed):
     code = (ROOT / path).read_text()
+    function = name or r"test_\w+"  # A whole file may be listed.
     # Marked itself, or some of its rows are.
-    assert re.search(rf"^def {name}\(", code, re.M) and "slow" in code, name
+    assert re.search(rf"^def {function}\(", code, re.M) and "slow" in code, name
   if not (ROOT / ".github").exists():
     pytest.skip("this is a source distribution; it has no workflow")
   assert "--left-out=$tenth" in (ROOT / ".ci/run").read_text()
@@ -179,3 +180,13 @@ def test_each_test_that_is_left_out_is_run_once_in_ten_days():
   assert sorted(test for day in days for test in day[:-2]) == sorted(rows)
   assert {len(day) for day in days} == {30 + 2}
   assert run("only") == rows
+
+
+def test_the_tests_of_a_listed_file_are_run_on_one_day():
+  tests = [f"tests/a.py::test_{n}" for n in range(7)]
+  tests += [f"tests/b.py::test_b[{n}]" for n in range(9)]
+  listed = {"tests/a.py", "tests/b.py::test_b"}
+  days = [left_out.are_run(tests, str(day), listed) for day in range(10)]
+  assert sorted(map(sum, days)) == [*[1] * 9, 7]
+  assert [any(days) for days in zip(*days, strict=True)] == [True] * 16
+  assert all(left_out.are_run(tests, "only", listed))

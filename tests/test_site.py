@@ -62,23 +62,24 @@ def test_a_table_of_a_file_is_shown_in_its_place(tmp_path):
     shown("<!-- csv: a.csv (w) -->", tmp_path)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
+@pytest.fixture(scope="session")
+def site(made_once):
   """The site, which builds without warnings."""
-  folder = tmp_path_factory.mktemp("docs")
-  site = folder / "site"
+  return made_once("docs", _build) / "site"
+
+
+def _build(folder):
   done = subprocess.run(
     [
       *(sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E"),
-      *("-d", folder / "doctrees", ROOT / "docs", site),
+      *("-d", folder / "doctrees", ROOT / "docs", folder / "site"),
     ],
     capture_output=True,
     text=True,
-    timeout=240,
+    timeout=600,
     check=False,
   )
   assert (done.returncode, done.stderr) == (0, "")
-  return site
 
 
 @pytest.mark.slow
