@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.tiny import random_params
 from vit_jax.models import Vit
+from vit_jax.models.extended_vit import ExtendedVit
 
 L, B, HEADS, D, P = 2, 2, 2, 8, 4
 SIZE, GRID = (8, 12), (2, 3)
@@ -22,7 +23,10 @@ def tiny(**fields):
     mlp_size=12,
     num_heads=HEADS,
   )
-  return Vit(**(defaults | fields))
+  fields = defaults | fields
+  if fields.get("pooling") == "query":  # AIMv2 has no class token.
+    return ExtendedVit(**fields, class_token=False)
+  return Vit(**fields)
 
 
 @functools.cache
@@ -70,6 +74,8 @@ def forward(model, params, images, changes=None):
     probe = np.tile(head["probe"], (B, 1, 1))
     y = _msa(head["msa"], probe, z, seen, "pool", changes)
     y = (y + _mlp(head["mlp"], _norm(head["norm"], y)))[:, 0]
+  elif model.pooling == "query":
+    y = _pool_by_query(p["map_head"], z, seen, changes)
   else:
     y = z[:, 0] if model.pooling == "token" else z.mean(axis=1)
   return y @ p["head"]["kernel"] + p["head"]["bias"], seen
@@ -85,6 +91,21 @@ def _mlp(p, z):
   x = z @ p["expand"]["kernel"] + p["expand"]["bias"]
   x = x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
   return x @ p["contract"]["kernel"] + p["contract"]["bias"]
+
+
+def _pool_by_query(p, z, seen, changes):
+  """AIMv2's pooling: one query for each head; keys and values have no bias."""
+  k, v = (
+    np.einsum("bsd,dke->bkse", z, p[name]["kernel"])
+    for name in ("key", "value")
+  )
+  A = np.exp(np.einsum("ke,bkse->bks", p["query"], k) / np.sqrt(D // HEADS))
+  A = A[:, :, None] / A.sum(axis=-1)[:, :, None, None]
+  seen["pool"] = A
+  if changes and "pool" in changes:
+    A = A + changes["pool"]
+  y = np.einsum("bkse,ked->bsd", A @ v, p["out"]["kernel"]) + p["out"]["bias"]
+  return y[:, 0]
 
 
 def _msa(p, z_q, z, seen, place, changes):

@@ -47,7 +47,9 @@ def random_attention(pooling="token", grid=GRID, seed=0):
   shares = {"token": np.eye(S)[0], "gap": np.full(S, 1 / S)}
   return Attention(
     A / A.sum(axis=-1, keepdims=True),
-    pool / pool.sum(axis=-1, keepdims=True) if pooling == "map" else None,
+    pool / pool.sum(axis=-1, keepdims=True)
+    if pooling in ("map", "query")
+    else None,
     grid,
     int(pooling == "token"),
     P,
@@ -56,7 +58,7 @@ def random_attention(pooling="token", grid=GRID, seed=0):
   )
 
 
-@pytest.mark.parametrize("pooling", some_slow(POOLINGS, ["map"]))
+@pytest.mark.parametrize("pooling", some_slow((*POOLINGS, "query"), ["map"]))
 def test_weights_are_the_softmax_of_q_and_k(pooling):
   model, params = drawn(pooling=pooling)
   found = attention_weights(model, params, some_images())
@@ -66,7 +68,7 @@ def test_weights_are_the_softmax_of_q_and_k(pooling):
   np.testing.assert_allclose(found.layers.sum(axis=-1), 1, atol=1e-5)
   for i in range(L):
     np.testing.assert_allclose(found.layers[i], seen[i], atol=1e-5)
-  if pooling == "map":
+  if pooling in ("map", "query"):
     np.testing.assert_allclose(found.pool, seen["pool"][:, :, 0], atol=1e-5)
   else:
     assert found.pool is None
@@ -112,7 +114,7 @@ def test_a_model_shows_no_attention_unless_asked():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", [*POOLINGS, "query"])
 def test_gradients_are_finite_differences(pooling):
   (model, params), x = drawn(pooling=pooling), some_images()
   classes = np.array([2, 0])
@@ -136,7 +138,7 @@ def test_gradients_are_finite_differences(pooling):
     by_hand = differences(i, (HEADS, S, S))
     np.testing.assert_allclose(gradients.layers[i], by_hand, atol=1e-5)
     assert np.abs(by_hand).max() > 1e-3
-  if pooling == "map":
+  if pooling in ("map", "query"):
     by_hand = differences("pool", (HEADS, 1, S))[:, :, 0]
     np.testing.assert_allclose(gradients.pool, by_hand, atol=1e-5)
 

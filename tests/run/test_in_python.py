@@ -15,7 +15,8 @@ from PIL import Image
 import vit_jax
 from vit_jax.config import load_config
 from vit_jax.run import in_python
-from vit_jax.run.settings import read
+from vit_jax.run.settings import Settings, read
+from vit_jax.runtime.settings import all_keys
 
 CHECKPOINTS = pathlib.Path(__file__).parents[1] / "checkpoints"
 TINY_MODEL = {"model": {"num_layers": 1, "hidden_size": 32}}
@@ -253,6 +254,15 @@ def test_a_keyword_is_known_by_its_names_elsewhere(
   for name in [ours, *names.split()]:
     vit_jax.train(photos, **{name: values.get(ours, 4)})
   assert len({repr(settings) for settings, _, _ in started}) == 1
+
+
+def test_a_key_is_no_last_part_of_another(photos, started):
+  key, other = "data.data_dir", "fewshot.data.data_dir"
+  assert {key, other} <= {*all_keys(Settings)}  # One ends with the other.
+  vit_jax.train(photos, settings={key: "here"})
+  ((settings, _, _),) = started
+  assert settings.data.data_dir == "here"
+  assert settings.fewshot.data.data_dir != "here"
 
 
 def test_the_last_part_of_one_key_is_a_keyword(photos, started):

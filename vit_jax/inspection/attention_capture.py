@@ -30,12 +30,12 @@ class Attention:
     layers: Weights (or gradients) of the encoder's layers; row q belongs to
       query q. An axial block counts as two layers, one along the rows of
       patches and one along the columns.
-    pool: Those of the MAP head's probe; None without a MAP head.
+    pool: Those of the query that pools the tokens, such as the MAP head's
+      probe; None without attention pooling.
     grid: Number of patches along height and width, (h, w).
     prefix: Number of tokens before the patches.
     stride: Distance between neighbouring patches in pixels.
-    readout: Share of each token in the output; None if attention decides it,
-      as with a MAP head.
+    readout: Share of each token in the output; None if `pool` decides it.
     class_token: Whether the first token is the class token.
     has: Which channels each image has, if each of them has tokens of its own.
   """
@@ -249,13 +249,14 @@ def _attention(model: BaseVit, images: Inputs, tree: Any) -> Attention:
     has = np.asarray(present(images, *grid)).any(axis=(2, 3))  # (B, C)
     N *= has.shape[1]
   blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
+  readout = _shares(model, N)
   found = Attention(
     layers=np.stack([A for block in blocks for A in _layers(block, grid)]),
-    pool=_pool(model, tree, N) if model.pooling == "map" else None,
+    pool=_pool(model, tree, N) if readout is None else None,
     grid=grid,
     prefix=model.prefix,
     stride=model.stride,
-    readout=_shares(model, N),
+    readout=readout,
     class_token=model.class_token,
     has=has,
   )
@@ -266,7 +267,7 @@ def _attention(model: BaseVit, images: Inputs, tree: Any) -> Attention:
 
 
 def _pool(model: BaseVit, tree: Any, N: int) -> np.ndarray:
-  """The weights of all tokens in a MAP head, (B, k, S); 0 for skipped ones.
+  """The weights of all tokens in the pooling, (B, k, S); 0 for skipped ones.
 
   N is the number of tokens after those before the patches.
   """
@@ -276,8 +277,8 @@ def _pool(model: BaseVit, tree: Any, N: int) -> np.ndarray:
 
 
 def _fetch(module: Any) -> np.ndarray:
-  """The attention weights of a module, on the host."""
-  return np.asarray(module["msa"]["attention"], np.float32)
+  """The attention weights of a module or of its `msa`, on the host."""
+  return np.asarray(module.get("msa", module)["attention"], np.float32)
 
 
 def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:

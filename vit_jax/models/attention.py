@@ -149,7 +149,7 @@ class Msa(nn.Module):
       q, k = self._prepare_qk(q, to_heads(U_k, z), where)
       logits = self._logits(q, k, R, where)[:, :, :read]
     A = masked_softmax(logits, seen, c.attention_dtype)  # Eq. 6
-    A = self._sow_and_perturb(A)
+    A = sow_and_perturb(self, A)
     A = dropout(A)
     SA = result_of_few(A, U_v, z) if few else A @ to_heads(U_v, z)  # Eq. 7
     return self._apply_layer_scale(self._join_heads(U_msa, SA), scale)  # Eq. 8
@@ -255,14 +255,15 @@ class Msa(nn.Module):
     b = jax.lax.stop_gradient(b) if name == "key" else b
     return tpu.project(z, W, b)
 
-  def _sow_and_perturb(
-    self, A: Float[Array, "B k T S"]
-  ) -> Float[Array, "B k T S"]:
-    """Sows A, and adds its perturbation if one is given."""
-    self.sow("intermediates", "attention", A)
-    if self.has_variable("perturbations", "attention"):
-      A += self.get_variable("perturbations", "attention")
-    return A
+
+def sow_and_perturb(
+  module: nn.Module, A: Float[Array, "B k T S"]
+) -> Float[Array, "B k T S"]:
+  """Sows A as the module's `attention`, and adds its perturbation if given."""
+  module.sow("intermediates", "attention", A)
+  if module.has_variable("perturbations", "attention"):
+    A += module.get_variable("perturbations", "attention")
+  return A
 
 
 def to_heads(U: Projection, z: TokenValues) -> Keys:
@@ -424,5 +425,6 @@ class QueryPool(nn.Module):
       q = jnp.tile(q, (1, 1, mask.queries.shape[1], 1))
     logits = (q @ keys.mT) / math.sqrt(D // k)
     A = masked_softmax(logits, mask, self.config.attention_dtype)
+    A = sow_and_perturb(self, A)
     y = from_heads(U, A @ values)
     return y[:, 0] if mask.queries is None else y

@@ -327,24 +327,26 @@ def _source_of(loaded: Loaded) -> str:
 def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys.
 
-  A name of several words, such as `weight_decay`, may be the last part of a
-  key, if no other key ends with it. Raises ValueError for an unknown key, and
-  one that is given by two names.
+  A name of several words that is no key, such as `weight_decay`, may be the
+  last part of a key, if no other key ends with it. Raises ValueError for an
+  unknown key, and one that is given by two names.
   """
+  keys = all_keys(Settings)
   values = {}
   for given_name, value in flat(settings).items():
     name = _OTHER_NAMES.get(given_name, given_name)
     key = _SHORT.get(name, name)
-    ends = [one for one in all_keys(Settings) if one.endswith(f".{name}")]
-    if "_" in name and key == name and len(ends) == 1:
-      (key,) = ends
+    if "_" in name and key not in keys:
+      ends = [one for one in keys if one.endswith(f".{name}")]
+      if len(ends) == 1:
+        (key,) = ends
     by_value: dict[Any, Any]
     switched, by_value = _SWITCHES.get(name, (key, {}))
     if isinstance(value, bool) and value in by_value:
       key, value = switched, by_value[value]
     if isinstance(value, str):
       key = _NAMED_BY.get(name, key)
-    if key not in all_keys(Settings):
+    if key not in keys:
       near = nearest(key, Settings)
       short = {key: name for name, key in _SHORT.items()}
       keyword = short.get(near, near)
