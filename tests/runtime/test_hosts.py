@@ -107,6 +107,30 @@ def test_one_host_of_a_slice_uses_its_cpu(
   assert ("one of 4 of a TPU slice" in said) == (expected == "cpu")
 
 
+# Self-distillation with crops of two sizes, both of which come in six batches.
+CROPS = (
+  *("--config.image_size=8,8", "--config.eval_pictures=0"),
+  *("--config.model.pooling=token", "--config.loss.label_smoothing=0"),
+  *("--config.self_distillation.prototypes=12", "--config.ema_decay=0.9"),
+  "--config.self_distillation.head_size=16",
+  "--config.self_distillation.bottleneck=8",
+  "--config.self_distillation.small_crops=2",
+  "--config.self_distillation.gram_weight=1.5",
+  "--config.self_distillation.crop_sizes=((8,4,12,0.5),(16,8,24,0.5))",
+)
+
+
+@pytest.mark.slow
+def test_processes_distil_crops_of_mixed_sizes_as_one(alone, tmp_path):
+  data_dir = alone / "data"
+  _train(tmp_path / "alone", data_dir, 1, *CROPS)
+  printed = _train(tmp_path / "run", data_dir, 2, *CROPS)
+  assert "the step is compiled for 2 sizes of crops" in printed[0]
+  found, expected = _rows(tmp_path / "run"), _rows(tmp_path / "alone")
+  assert any(row[1] for row in expected)  # Losses, and not 0 for no row.
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_processes", [2, 4])
 def test_processes_do_as_one(alone, tmp_path, num_processes):
