@@ -116,7 +116,9 @@ def test_a_loaded_model_embeds_texts_beside_its_images(tmp_path):
   u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (y, v))
   logits = text.scale * u @ v.T
   np.testing.assert_allclose(logits, expected["logits"], atol=1e-4)
-  with pytest.raises(ValueError, match="^step: for a run's .* is no run"):
+  with pytest.raises(
+    ValueError, match="^step can only .* for a run's .* is no run"
+  ):
     vit_jax.load_text(source, step=3)
 
 
