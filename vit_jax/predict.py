@@ -65,7 +65,9 @@ def define_flags() -> None:
     "Layers whose maps of patches --features writes, as 3,6,9.",
   )
   flags.DEFINE_bool(
-    "tokens", False, "Write all tokens after the --layers, not maps of patches."
+    "tokens",
+    False,
+    "With --features, write all tokens of the --layers, not maps of patches.",
   )
   flags.DEFINE_string(
     "head",

@@ -100,7 +100,7 @@ def features(
 
 
 def are_floats(images: Any) -> bool:
-  """Whether images are an array, or a traced one, of floats, or `Patches`."""
+  """Whether images are an array, traced or not, or `Patches`, of floats."""
   images = images.values if isinstance(images, Patches) else images
   return jnp.issubdtype(getattr(images, "dtype", np.uint8), jnp.floating)
 

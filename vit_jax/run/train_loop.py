@@ -170,7 +170,10 @@ class TrainLoop:
     return over
 
   def _judge(self, state: TrainState) -> None:
-    """Sets `diverged` by the last steps, and writes it if the run diverged."""
+    """Judges by the losses of the last steps whether the run diverged.
+
+    Sets `diverged` to the reason or None, and marks a run that diverged.
+    """
     first, last = jax.device_get((self._first_loss, [*self._recent]))
     self.diverged = why_diverged(
       [float(metrics["loss"]) for metrics in last],

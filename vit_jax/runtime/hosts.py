@@ -122,7 +122,8 @@ def compile_together(function: Any) -> Any:
     """Calls the function, compiled by all processes for these shapes."""
     shapes = tuple(jax.numpy.shape(leaf) for leaf in jax.tree.leaves(arguments))
     if shapes not in compiled:
-      # Imports Orbax first: after that, JAX would trace the function again.
+      # `meet` imports Orbax. If it did so after compiling, JAX would trace the
+      # function again, so it is imported before.
       _barrier_function()
       function.lower(*arguments).compile()
       meet("compiled")

@@ -57,6 +57,7 @@ DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 def help_text(doc: str, takes: str, form: str) -> str:
   """The help of a command, whose flags are defined.
 
+  `takes` are the arguments before the flags, as in "CHECKPOINT [DATA]", or "".
   `form` is "short" or "all". The short help fits a screen: it has the first
   paragraph of the docstring, and the second, which has the examples. The whole
   one has all paragraphs, and the whole help of each flag.

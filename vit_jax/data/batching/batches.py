@@ -82,7 +82,7 @@ class _Batches:
     """
     if not isinstance(example, UnreadableImageError):
       try:
-        # For an `ImageTransform`, its `row` calls the transform itself.
+        # The `row` of an `ImageTransform` calls the transform as a function.
         row = self.transform.row(example, *rng)
         check_names(row, self._names)
         return {LABEL: example["label"], **row}

@@ -185,7 +185,7 @@ def _take_along(call: Call, places: np.ndarray, axis: int) -> list[Value]:
 
 
 def _int64_indices(call: Call) -> str:
-  """The name of the second input, the places, as int64."""
+  """Casts the indices, the second input, to int64; returns their name."""
   return call.graph.node("Cast", call.whole(1), to=call.graph.type_of(np.int64))
 
 

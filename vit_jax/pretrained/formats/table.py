@@ -200,7 +200,7 @@ def _shapes_inside(shapes: Shapes, module: str) -> Shapes:
 
 
 def _rows_for(rows: tuple[Rule, ...], shapes: Shapes) -> list[Rule]:
-  """The rows whose parameters a model has, with as many axes."""
+  """The rows whose parameters a model has, with as many axes as the pattern."""
   return [
     row
     for row in rows

@@ -208,8 +208,8 @@ def _check(arguments: Config) -> None:
 def _check_arrays(shapes: Shapes) -> None:
   """Raises ValueError if arrays are of parts that are not supported."""
   parts = {
-    "blocks.0.gamma_1": "layers as an EVA's",
-    "blocks.0.attn.q_proj.weight": "layers as an EVA's",
+    "blocks.0.gamma_1": "layers like those of EVA",
+    "blocks.0.attn.q_proj.weight": "layers like those of EVA",
     "embeds.norm_input.weight": "a norm of pixels",
   }
   for name, part in parts.items():

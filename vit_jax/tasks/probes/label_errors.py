@@ -111,8 +111,9 @@ def out_of_fold(
   check_representations(features)
   if groups is not None and len(np.unique(groups)) < 2:
     raise ValueError(
-      "data.group_column: all images are of one group, and a probe that was "
-      "not fitted to an image needs another group: give two groups or more."
+      "data.group_column: all images are of one group, and the probe that "
+      "judges an image is fitted to the images of other groups: give two "
+      "groups or more."
     )
   draws = draws or (_DRAWS if len(labels) < FEW_IMAGES else 1)
   answers = np.zeros((len(labels), num_classes), np.float32)
