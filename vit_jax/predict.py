@@ -67,7 +67,7 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "tokens",
     False,
-    "With --features, write all tokens of the --layers, not maps of patches.",
+    "Let --features write all tokens of the --layers.",
   )
   flags.DEFINE_string(
     "head",
