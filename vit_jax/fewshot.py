@@ -28,7 +28,7 @@ from vit_jax.tasks import probes
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
   from vit_jax.runtime.display import Display
-  from vit_jax.tasks.probes.few_shot import Outcome
+  from vit_jax.tasks.probes import few_shot
   from vit_jax.tasks.probes.segmentation import Segmentation
   from vit_jax.tasks.probes.whole_set import Score
 
@@ -124,7 +124,7 @@ def fewshot(
   *,
   probe: str = PROBES[0],
   **options: Any,
-) -> "Outcome | Score | Segmentation":
+) -> "few_shot.Outcome | Score | Segmentation":
   """Scores a checkpoint's representations, as `vit_jax fewshot` does::
 
     vit_jax.fewshot("hf_s14_dinov2", "my_photos", shots=5).top1
@@ -190,7 +190,7 @@ def score_line(probe: str, score: "Score", neighbours: int) -> str:
   )
 
 
-def few_shot_lines(outcome: "Outcome", shots: int) -> list[str]:
+def few_shot_lines(outcome: "few_shot.Outcome", shots: int) -> list[str]:
   """The result of each draw of the shots, and their mean."""
   draws = [
     f"seed {draw.seed:<4}top-1 {draw.top1:.2%}  L2 {draw.l2:g}"

@@ -19,7 +19,7 @@ from vit_jax.runtime.aliases import aliases
 from vit_jax.runtime.display import Split, table_lines
 
 if TYPE_CHECKING:
-  from vit_jax.tasks.probes.few_shot import Outcome
+  from vit_jax.tasks.probes import few_shot
   from vit_jax.tasks.probes.segmentation import Segmentation
   from vit_jax.tasks.probes.whole_set import Score
 
@@ -191,7 +191,7 @@ class Loaded(Answering):
   @hints.accepts("loaded.fewshot(folder, shots=5)")
   def fewshot(
     self, data: str | os.PathLike[str], **options: Any
-  ) -> "Outcome | Score | Segmentation":
+  ) -> "few_shot.Outcome | Score | Segmentation":
     """Scores its representations, as `vit_jax.fewshot(loaded, data)` does.
 
     Its keywords, result and errors are those of `vit_jax.fewshot`.
