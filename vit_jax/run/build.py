@@ -276,7 +276,7 @@ def _check_keys(settings: Settings, task: Task, unlabelled: bool) -> None:
     )
 
 
-def with_text_setup(
+def open_texts(
   settings: Settings,
   task: Task,
   saved: Mapping[str, Any] | None = None,

@@ -408,7 +408,7 @@ def make_plan(
   build.check_run(settings, task, is_new=saved is None)
   if saved is not None:
     choose.check_same(task, saved)
-  settings, task, start = build.with_text_setup(settings, task, saved)
+  settings, task, start = build.open_texts(settings, task, saved)
   settings = dataclasses.replace(settings, loss=task.loss)
   if saved is not None:
     settings = begun.as_begun(settings, saved)
@@ -447,7 +447,7 @@ def plan_of_shapes(
   Raises ValueError if the settings are invalid.
   """
   task = build.task_of(settings)
-  settings, task, start = build.with_text_setup(settings, task, with_data=False)
+  settings, task, start = build.open_texts(settings, task, with_data=False)
   splits = absent_splits(task, num_classes, num_examples)
   return _assemble(settings, task, splits, None, devices, start=start)
 
