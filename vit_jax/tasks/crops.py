@@ -39,7 +39,7 @@ def multi_crop(
     areas=(s.min_area, s.area, 1.0),
     flip=flip,
     colours=s.colours,
-    pixels=preprocessing.spec,
+    image_spec=preprocessing.spec,
     section=section,
     **more,
   )

@@ -87,4 +87,4 @@ def test_colours_are_changed_with_their_chances():
   one = change_colours(noise[..., :1], (0.5, 0.5), rng)
   assert one.shape == (16, 16, 1) and one.dtype == np.uint8
   with pytest.raises(ValueError, match="colours=True is for images of 1 or 3"):
-    MultiCrop((8, 8), (4, 4), 1, (0.1, 0.3, 1.0), pixels=ImageSpec(5))
+    MultiCrop((8, 8), (4, 4), 1, (0.1, 0.3, 1.0), image_spec=ImageSpec(5))

@@ -51,7 +51,7 @@ class MultiCrop:
       two, and a large one between the last two.
     flip: Whether crops are mirrored, each with probability 1/2.
     colours: Whether colours are changed.
-    pixels: How a file becomes pixels.
+    image_spec: How a file becomes pixels.
     chances: The probabilities of blur and of solarization, for the first large,
       the second large and a small crop.
     section: The section of the configuration that its messages name.
@@ -64,13 +64,13 @@ class MultiCrop:
   areas: tuple[float, float, float]
   flip: bool = True
   colours: bool = True
-  pixels: ImageSpec = RGB
+  image_spec: ImageSpec = RGB
   chances: tuple[tuple[float, float], ...] = _CHANCES
   section: str = "self_distillation"
   detail: tuple[int, int] | None = None
 
   def __post_init__(self):
-    channels = self.pixels.channels
+    channels = self.image_spec.channels
     if self.colours and channels not in (1, 3):
       raise ValueError(
         f"{self.section}.colours=True is for images of 1 or 3 channels, and "
@@ -89,7 +89,7 @@ class MultiCrop:
   @property
   def spec(self) -> Spec:
     """The arrays of a row; see the class."""
-    C = self.pixels.channels
+    C = self.image_spec.channels
     large = ArraySpec((*self.size, C))
     arrays = {"image": large, "second": large}
     if self.count:
@@ -106,7 +106,8 @@ class MultiCrop:
     shapes = []
     for place in sorted(places):
       with contextlib.suppress(UnreadableImageError):
-        shapes.append(decode_image(source[place]["image"], self.pixels).shape)
+        image = decode_image(source[place]["image"], self.image_spec)
+        shapes.append(image.shape)
     smaller = [s for s in shapes if s[0] < height or s[1] < width]
     if not smaller:
       return ""
@@ -124,7 +125,7 @@ class MultiCrop:
     Raises UnreadableImageError if the image cannot be decoded.
     """
     (generator,) = rng
-    image = decode_image(example["image"], self.pixels)
+    image = decode_image(example["image"], self.image_spec)
     least, between, most = self.areas
     *of_large, of_small = self.chances
     row: dict[str, Any] = {}

@@ -101,9 +101,9 @@ def _with_channels(transform: Any, channels: int) -> Any:
     inner = _with_channels(transform.transform, channels)
     return dataclasses.replace(transform, transform=inner)
   spec = dataclasses.replace(
-    transform.pixels, channels=channels, stored=True, some_bands=False
+    transform.image_spec, channels=channels, stored=True, some_bands=False
   )
-  return dataclasses.replace(transform, pixels=spec)
+  return dataclasses.replace(transform, image_spec=spec)
 
 
 def places_of_bands(bands: FileBands, names: Sequence[str]) -> dict[int, int]:

@@ -246,15 +246,15 @@ class _ResizingTransform(ImageTransform):
 
   Attributes:
     sizes: The height and width of its images.
-    pixels: How a file becomes pixels.
+    image_spec: How a file becomes pixels.
   """
 
   sizes: Union[OneSize, "AnySize"]
-  pixels: ImageSpec
+  image_spec: ImageSpec
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
-    return (*self.sizes.height_width, self.pixels.channels)
+    return (*self.sizes.height_width, self.image_spec.channels)
 
   def __call__(
     self, image: bytes | Picture, *rng: np.random.Generator
@@ -284,7 +284,7 @@ class _TrainTransform(_ResizingTransform):
     if settings.crop == "inception":
       image, places = self._random_box(encoded, generator)
     else:
-      image = decode_image(encoded, self.pixels)
+      image = decode_image(encoded, self.image_spec)
       shape = image.shape[:2]
       size = self.sizes.of(shape)
       places = Places.of_box((0, 0, *shape), size, shape)
@@ -334,7 +334,7 @@ class _TrainTransform(_ResizingTransform):
       # `decode_box` may reduce a JPEG whose box is larger than `size_of` says.
       # The exact filters need all pixels, so it is told a size beyond any box.
       size_of = OneSize((MAX_PIXELS, MAX_PIXELS)).of
-    box = decode_box(encoded, size_of, draw, self.pixels)
+    box = decode_box(encoded, size_of, draw, self.image_spec)
     places = drawn[-1]
     if fast:
       return resize_fast(box, places.size), places
@@ -369,7 +369,7 @@ class _EvalTransform(_ResizingTransform):
     self, encoded: bytes, *_: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
     """As in the base class, without a generator."""
-    image = decode_image(encoded, self.pixels)
+    image = decode_image(encoded, self.image_spec)
     shape = image.shape[:2]
     size = self.sizes.of(shape)
     h, w = resized_shape(shape, size, self.settings)
