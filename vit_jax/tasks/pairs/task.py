@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
@@ -21,7 +22,6 @@ from vit_jax.data.reading.labels import Labels
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.with_texts import WithTexts
 from vit_jax.models.parts import Parts
-from vit_jax.models.student import CLASS, widths_of
 from vit_jax.models.text import TextTower
 from vit_jax.models.two_towers import (
   LOG_SCALE,
@@ -268,7 +268,7 @@ def _limit_scale(most: float) -> optax.GradientTransformation:
 
 
 def _width(model: Any) -> int:
-  """The width of a model's representation."""
+  """The width R of a model's representation of an image."""
   if model.representation_size is not None:
     return model.representation_size
   height = width = 64  # A ResNet has the same width at any size.
@@ -276,4 +276,7 @@ def _width(model: Any) -> int:
     h, w = model.position_grid or (2, 2)
     height = h * model.stride
     width = w * model.stride
-  return widths_of(model, (height, width, 3))[CLASS]
+  image = jax.ShapeDtypeStruct((1, height, width, 3), jnp.float32)
+  init = functools.partial(model.init_with_output, method="pooled")
+  y, _ = jax.eval_shape(init, jax.random.key(0), image)
+  return y.shape[-1]
