@@ -1,6 +1,7 @@
-"""Images of any size: their patches, and where each of them lies.
+"""Patches of images: of one size, by `patchify`, and of any size, in `Patches`.
 
-A row of a batch holds the patches of one image or of several, and padding. The
+Images of one size need `patchify` alone. All else is for images of any size: a
+row of a batch holds the patches of one image or of several, and padding. The
 rows of a batch have one length, so that one compiled program takes images of
 all proportions (NaViT, arXiv:2307.06304; SigLIP 2, arXiv:2502.14786). Symbols
 as in `vit`; M is the number of images in the row that has the most, and N the

@@ -50,7 +50,11 @@ class Compared(NamedTuple):
   bias: Float[Array, ""] | None
 
   def logits(self) -> Float[Array, "B M"]:
-    """exp(log_scale) times the cosine of each image and text, plus the bias."""
+    """exp(log_scale) times the cosine of each image and text, plus the bias.
+
+    The losses do not call it: `training.contrastive` computes these numbers
+    block by block.
+    """
     assert self.image is not None and self.text is not None
     return logits(self.image, self.text, self.log_scale, self.bias)
 

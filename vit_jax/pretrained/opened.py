@@ -30,10 +30,11 @@ Record = TypeVar("Record", bound="Opened")
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Opened:
-  """A model whose parameters are read on demand.
+  """A model whose parameters are read on demand, unless it holds them.
 
-  It stands for published weights as well as for a run. It iterates as
-  (model, params), so `model, params = load_pretrained(...)` reads them.
+  It stands for published weights as well as for a run. `load.open_checkpoint`
+  reads no parameters, and `params` does; `load.load_pretrained` reads them at
+  once, and its result holds them. It iterates as (model, params).
 
   Attributes:
     model: The model that the checkpoint holds. The size and the normalisation
@@ -205,7 +206,8 @@ class Opened:
   def params(self) -> dict[str, Any]:
     """The parameters, for `model.apply({"params": loaded.params}, images)`.
 
-    They are on the default device, and read when they are first asked for.
+    They are on the default device. They are `held`, or are read here when they
+    are first asked for.
     """
     return self.read_params()
 
@@ -284,7 +286,8 @@ class Opened:
 
     The scale is multiplied into the head: a regression then gives its targets
     in their unit, and a calibrated classifier gives logits that are already
-    divided by its temperature. Other models stay as they are.
+    divided by its temperature. Other models, among them all published ones,
+    keep their values. `Answers.leaf_in_unit` of the task scales an array.
     """
     parts = Parts.of(self.model, self.shapes)
     answers = self.task.answers

@@ -341,6 +341,8 @@ class CoupledObjective(Objective):
 class Classification(TakesImages, Objective):
   """The objective of a classifier: an image has one class.
 
+  In a run, `ClassificationTask.objective` makes this object.
+
   Attributes:
     num_classes: K, the number of classes.
     settings: The loss and its targets.

@@ -72,6 +72,7 @@ class Captions(Labels):
   def join_rows(self, rows: Sequence[Row]) -> list[Row]:
     """One row for each image, with the captions of all of its rows.
 
+    `class_rows.join_rows` finds the rows of an image, and `merge` joins them.
     Raises ValueError if two rows of an image are of different splits.
     """
     return join_rows(map(_collect_captions, rows), self.merge)
@@ -108,7 +109,7 @@ class Captions(Labels):
     return self.ids([captions])[0]
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
-    """The ids of the first M captions of each image, (N, M, T)."""
+    """The ids of the first M captions of each image, (N, M, T), else `NONE`."""
     shape = self.spec(1).shape
     labels = np.full((len(captions), *shape), NONE, np.int32)
     used = [texts[: self.most] for texts in captions]

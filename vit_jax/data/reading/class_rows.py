@@ -1,7 +1,7 @@
 """Joins the rows of an image in a file of labels, and encodes their classes.
 
 `labels.Labels` does so by these functions, and other kinds of labels use some
-of them as well.
+of them as well, such as `captions.Captions`, whose rows `join_rows` joins too.
 """
 
 import functools

@@ -1,4 +1,10 @@
-"""Reads images whose labels are in a CSV or JSONL file."""
+"""Images whose labels are in a file: which files they are, and their splits.
+
+`label_rows` reads the rows of a CSV, TSV, JSON or JSONL file, by the cells of
+`tables`, and `column_roles` finds the columns of the images and of the labels.
+Here, the images are found on the disk, the rows of an image are joined as its
+`Labels` say, and each image is put into a split.
+"""
 
 import collections
 import dataclasses

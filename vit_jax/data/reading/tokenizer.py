@@ -45,8 +45,8 @@ class Tokenizer:
   """Texts -> ids (N, T), each text filled up to T tokens.
 
   Attributes:
-    encode: The function from texts to the ids of each, special tokens included,
-      at most `length`.
+    encode: The function from texts to the ids of each, special tokens included.
+      It cuts a text to `length` ids; calling the tokenizer pads a shorter one.
     length: T.
     pad: The id that pads a text.
     left: Whether a text is padded at its beginning.
@@ -104,7 +104,9 @@ def open_tokenizer(
 
   Args:
     folder: The folder of the weights.
-    family: The name of the text tower's family, such as "SigLIP".
+    family: The name of the text tower's family. Those with "SigLIP" get a note
+      if capital letters are kept, and "TIPSv2" is read by sentencepiece. All
+      others, such as "CLIP", are read alike.
     clean: How open_clip changes texts first: "" for not at all, "whitespace",
       "lower" or "canonicalize". If ftfy is not installed, open_clip's repair of
       wrong encodings is left out, and a note says so.

@@ -112,9 +112,10 @@ def count_layers(shapes: Shapes, before: str) -> int:
 
 
 def guess_num_heads(hidden_size: int) -> int | None:
-  """The number of heads of published models of this width; None if unknown.
+  """The number of heads of published models of this width.
 
-  No array's shape reveals it.
+  No array's shape reveals it. It is None for a width below 192, or one that the
+  size of a head, 64 or that of `_HEAD_SIZES`, does not divide.
   """
   head_size = _HEAD_SIZES.get(hidden_size, 64)
   if hidden_size < 192 or hidden_size % head_size:

@@ -295,6 +295,8 @@ def _heads_and_activation(
 ) -> _Facts:
   """The heads and the activation, by the configuration or as guesses.
 
+  The arguments in the configuration come before what `facts_of_name` finds.
+
   Raises ValueError if an activation is not supported.
   """
   num_heads, gelu, guessed = timm_shared.facts_of_name(

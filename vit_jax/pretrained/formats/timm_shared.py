@@ -191,7 +191,9 @@ class NameFacts(NamedTuple):
 def facts_of_name(model: Any, width: int) -> NameFacts:
   """The heads and the GELU of a model of this name and width.
 
-  Without a known name they are guesses.
+  timm's models of the names in `_USUAL_HEADS` have the number that
+  `guess_num_heads` gives for their width. Without a known name it is a guess,
+  and so is the GELU.
   """
   name = str(model or "")
   gelu = next(matching(name, "activations"), "gelu")

@@ -34,7 +34,8 @@ class Contrast(TakesImages, CoupledObjective):
   """The objective of two towers, over all pairs of an image and a text.
 
   The score is the cosine of an image and its text. The loss is `couple` after
-  `embed`; with `accumulation_steps`, a batch is embedded part after part.
+  `embed`, by `CoupledObjective.loss`; with `accumulation_steps`, a batch is
+  embedded part after part.
   `PairsTask.objective` makes this object, for a `TwoTowers`.
 
   Attributes:
