@@ -164,12 +164,40 @@ def test_a_model_without_weights_is_what_is_made():
     assert operator.call(make_model, "Ti/16", 3, **no_weights) == plain
 
 
-def test_a_variant_is_needed():
-  for make in (make_model, make_vit, make_resnet):
-    with pytest.raises(
-      TypeError, match=r'as in vit_jax\.make_vit\("B/16", num'
-    ):
-      operator.call(make, num_labels=3)
+SIZES = {"patch_size": 4, "hidden_size": 64, "num_layers": 4, "num_heads": 2}
+FOUR = "patch_size, hidden_size, num_layers, num_heads instead"
+
+
+@pytest.mark.parametrize(
+  "others, more",
+  [
+    ("patch_size width depth heads", {}),
+    ("patch_size hidden_size layers num_heads", {}),
+    ("patch_size embed_dim depth num_heads", {"mlp_dim": 96}),
+    ("patch_size hidden_size num_hidden_layers num_attention_heads", {}),
+  ],
+)
+def test_sizes_suffice_without_a_variant(others, more):
+  given = dict(zip(others.split(), SIZES.values(), strict=True)) | more
+  mlp_size = more.get("mlp_dim", 256)  # Four times the width.
+  same = make_vit("B/16", 3, **SIZES, mlp_size=mlp_size)
+  for make in (make_model, make_vit):
+    assert operator.call(make, num_classes=3, **given) == same
+
+
+@pytest.mark.parametrize(
+  "make, given, message",
+  [
+    (make_vit, {}, f'make_vit("B/16", num_classes=10), or give {FOUR}.'),
+    (make_model, {"num_labels": 3}, f"num_classes=10), or give {FOUR}."),
+    (make_vit, {"width": 64, "depth": 2}, "give patch_size, num_heads too."),
+    (make_vit, {"width": 64, "dim": 64}, "hidden_size is given twice"),
+    (make_resnet, {}, 'in vit_jax.make_resnet("R50x1", num_classes=10).'),
+  ],
+)
+def test_a_variant_or_all_sizes_are_needed(make, given, message):
+  with pytest.raises(TypeError, match=re.escape(message)):
+    make(**given)
 
 
 def test_the_name_of_a_variant_is_no_field():
@@ -212,6 +240,8 @@ def test_unknown_fields_are_refused(variant, message):
   [
     ("dropout_rte", "did you mean dropout_rate?"),
     ("device", "JAX chooses the device; to use the CPU, start Python with "),
+    ("mlp_ratio", "give mlp_size, which is the width times the ratio."),
+    ("in_chans", "a model takes the channels of its images from them: vit_j"),
     ("drop_path_rate", 'models of a family have it, as block="deit3".'),
   ],
 )

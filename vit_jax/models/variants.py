@@ -99,48 +99,54 @@ _OTHER_NAMES = {
     "mlp_size": "mlp_dim intermediate_size",
     "num_heads": "heads n_heads num_attention_heads",
     "dropout_rate": "dropout drop_rate",
+    "embedding_dropout_rate": "emb_dropout",
     "image_size": "img_size",
   }.items()
   for other in others.split()
 }
+# Those that are fields of a `ResNet` with another meaning.
+_OTHER_NAMES_OF_VITS = {"width": "hidden_size", "layers": "num_layers"}
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _by_other_names(make: Callable[P, R]) -> Callable[P, R]:
-  """Lets a function take its arguments by the names in `_OTHER_NAMES` too.
+def _by_other_names(
+  more: Mapping[str, str] = {},
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+  """A decorator that lets a function take arguments by other names too.
 
-  `pretrained=False` and `weights=None` ask for what they make, and are left
-  out. It raises TypeError if an argument is given by two names, or there is no
-  variant.
+  They are those in `_OTHER_NAMES` and in `more`. `pretrained=False` and
+  `weights=None` ask for what the function makes, and are left out. It raises
+  TypeError if an argument is given by two names.
   """
+  names = _OTHER_NAMES | dict(more)
 
-  @functools.wraps(make)
-  def call(*args: P.args, **keywords: P.kwargs) -> R:
-    given: dict[str, Any] = {}
-    for name, value in keywords.items():
-      if name in ("pretrained", "weights") and not value:
-        continue
-      ours = _OTHER_NAMES.get(name, name)
-      if ours in given or (ours != name and ours in keywords):
-        raise TypeError(f"{ours} is given twice: leave {name} out.")
-      given[ours] = value
-    if not args and "variant" not in given:
-      raise TypeError(
-        "a variant is missing: give its size and its patches, as in "
-        'vit_jax.make_vit("B/16", num_classes=10).'
-      )
-    return cast(Any, make)(*args, **given)
+  def decorate(make: Callable[P, R]) -> Callable[P, R]:
+    @functools.wraps(make)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+      given: dict[str, Any] = {}
+      for name, value in keywords.items():
+        if name in ("pretrained", "weights") and not value:
+          continue
+        ours = names.get(name, name)
+        if ours in given or (ours != name and ours in keywords):
+          raise TypeError(f"{ours} is given twice: leave {name} out.")
+        given[ours] = value
+      return cast(Any, make)(*args, **given)
 
-  return call
+    return call
+
+  return decorate
 
 
 class OwnBlockError(ValueError):
   """A description names a class of layers that only the caller can give."""
 
 
-@_by_other_names
-def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
+@_by_other_names(_OTHER_NAMES_OF_VITS)
+def make_vit(
+  variant: str | None = None, num_classes: int = 1000, **fields
+) -> BaseVit:
   """A Vision Transformer of Table 1, or its hybrid with R50.
 
   Args:
@@ -149,16 +155,19 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
       has axial attention (App. D.6), and average pooling. "B16", "ViT-B/16"
       and other libraries' "vit_b_16" and "vit_base_patch16_224" are B/16 too.
       With the field `patch_size`, a size alone, "B" or "base", is enough.
+      Without a variant, `fields` give `patch_size`, `hidden_size`, `num_layers`
+      and `num_heads`, and the MLP is four times as wide unless they say so.
     num_classes: Classes of the head, by default those of ImageNet; 0 builds no
       head.
     **fields: Fields of `Vit` that replace the variant's, also by other
-      libraries' names for them, such as `depth` or `embed_dim`. `block` may be
+      libraries' names for them, such as `depth` or `width`. `block` may be
       a name: a file of `vit_jax.families`, which makes an `ExtendedVit`,
       "axial", or "package.module:Class", which is imported. An `image_size` is
       not kept, which a warning says, as a model takes images of any size.
 
   Raises:
-    TypeError: if there is no variant, or a field is given by two names.
+    TypeError: if there is no variant and a size is missing, or a field is given
+      by two names.
     ValueError: if the variant or a field is unknown, or fields do not fit
       together.
 
@@ -166,9 +175,46 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
   >>> vit = make_vit("B/16", num_classes=10, dropout_rate=0.1)
   >>> vit.num_layers, vit.hidden_size, vit.patch_size
   (12, 768, 16)
+  >>> sizes = {"patch_size": 4, "width": 64, "depth": 4, "num_heads": 4}
+  >>> make_vit(**sizes, num_classes=10).mlp_size
+  256
   """
   fields = _without_image_size(fields)
-  variant = _plain_name(variant, fields.get("patch_size"))
+  if variant is None:
+    defaults = _mlp_of_sizes(fields)
+  else:
+    defaults = _fields_of(variant, fields.get("patch_size"))
+  fields = with_block(fields)
+  family = fields.get("block")
+  if not isinstance(family, str):
+    return _build(Vit, num_classes, defaults | fields)
+  del fields["block"]
+  fields = {**defaults, **_families()[family], **fields}
+  return _build(_import_class(_KINDS["ModernVit"]), num_classes, fields)
+
+
+def _mlp_of_sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """The MLP's size that is assumed for the sizes in `fields`.
+
+  Raises TypeError if one of the others is missing, as there is no variant.
+  """
+  needed = ("patch_size", "hidden_size", "num_layers", "num_heads")
+  if missing := [name for name in needed if fields.get(name) is None]:
+    raise TypeError(
+      "a variant is missing: give its size and its patches, as in "
+      'vit_jax.make_vit("B/16", num_classes=10), or give '
+      f"{', '.join(missing)} {'instead' if len(missing) == 4 else 'too'}."
+    )
+  return {"mlp_size": 4 * fields["hidden_size"]}
+
+
+def _fields_of(variant: str, patch_size: int | None) -> dict[str, Any]:
+  """The fields of a Vision Transformer of Table 1, or of its hybrid.
+
+  `patch_size` completes a variant that is a size alone. Raises ValueError if
+  the variant is unknown.
+  """
+  variant = _plain_name(variant, patch_size)
   match = re.fullmatch(r"(R50\+|Axial-)?(\w+)/(\d+)", variant)
   if not match or match[2] not in VITS or int(match[3]) < 1:
     raise ValueError(
@@ -186,13 +232,7 @@ def make_vit(variant: str, num_classes: int = 1000, **fields) -> BaseVit:
         f"choose R50+{match[2]}/16 or R50+{match[2]}/32."
       )
     defaults |= {"resnet_layers": HYBRID_LAYERS[stride], "patch_size": 1}
-  fields = with_block(fields)
-  family = fields.get("block")
-  if not isinstance(family, str):
-    return _build(Vit, num_classes, defaults | fields)
-  del fields["block"]
-  fields = {**defaults, **_families()[family], **fields}
-  return _build(_import_class(_KINDS["ModernVit"]), num_classes, fields)
+  return defaults
 
 
 def _plain_name(variant: str, patch_size: int | None) -> str:
@@ -278,17 +318,24 @@ def _name_of(kind: Any) -> str | None:
   return names.get(_path(kind)) if isinstance(kind, type) else None
 
 
-@_by_other_names
-def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
+@_by_other_names()
+def make_resnet(
+  variant: str | None = None, num_classes: int = 1000, **fields
+) -> "ResNet":
   """A BiT ResNet of Table 3, such as "R50x1" or "R152x2".
 
   "resnet50" is "R50x1". An `image_size` is not kept, as in `make_vit`. Raises
-  ValueError if the variant or a field is unknown.
+  TypeError without a variant, and ValueError if it or a field is unknown.
 
   >>> from vit_jax.models import make_resnet
   >>> make_resnet("R50x3", num_classes=10).layers
   (3, 4, 6, 3)
   """
+  if variant is None:
+    raise TypeError(
+      "a variant is missing: give its depth and its width multiple, as in "
+      'vit_jax.make_resnet("R50x1", num_classes=10).'
+    )
   fields = _without_image_size(fields)
   variant = _OTHER_RESNETS.sub(r"R\1x1", str(variant))
   match = re.fullmatch(r"(R\d+)x(\d+)", variant)
@@ -301,8 +348,10 @@ def make_resnet(variant: str, num_classes: int = 1000, **fields) -> "ResNet":
   return _build(_import_class(_KINDS["ResNet"]), num_classes, defaults | fields)
 
 
-@_by_other_names
-def make_model(variant: str, num_classes: int = 1000, **fields) -> Model:
+@_by_other_names()
+def make_model(
+  variant: str | None = None, num_classes: int = 1000, **fields
+) -> Model:
   """Calls `make_resnet` for names such as "R50x1", else `make_vit`.
 
   >>> from vit_jax.models import make_model
@@ -369,6 +418,12 @@ _ELSEWHERE = {
     "JAX chooses the device; to use the CPU, start Python with "
     "JAX_PLATFORMS=cpu.",
   ),
+  **dict.fromkeys(
+    ("channels", "in_chans", "in_channels", "num_channels"),
+    "a model takes the channels of its images from them: "
+    "vit_jax.init_params(model, key, image_size, channels=1) draws parameters.",
+  ),
+  "mlp_ratio": "give mlp_size, which is the width times the ratio.",
 }
 
 
