@@ -105,7 +105,7 @@ _OTHER_NAMES = {
   for other in others.split()
 }
 # Those that are fields of a `ResNet` with another meaning.
-_OTHER_NAMES_OF_VITS = {"width": "hidden_size", "layers": "num_layers"}
+_NAMES_IN_A_VIT = {"width": "hidden_size", "layers": "num_layers"}
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -143,7 +143,7 @@ class OwnBlockError(ValueError):
   """A description names a class of layers that only the caller can give."""
 
 
-@_by_other_names(_OTHER_NAMES_OF_VITS)
+@_by_other_names(_NAMES_IN_A_VIT)
 def make_vit(
   variant: str | None = None, num_classes: int = 1000, **fields
 ) -> BaseVit:
