@@ -39,6 +39,24 @@ def test_an_argument_follows_a_name_as_it_follows_a_file(typed):
   assert found.model.variant == "B/32"
 
 
+@pytest.mark.parametrize(
+  "given, sizes",
+  [
+    ([], (4, 64, 128, 2)),  # Those of the file.
+    (["--config.model.variant=S/16"], (None,) * 4),  # Those of S/16.
+    (
+      ["--config.model.variant=S/16", "--config.model.num_layers=2"],
+      (2, None, None, None),
+    ),
+  ],
+)
+def test_a_variant_takes_the_place_of_the_sizes_of_a_file(typed, given, sizes):
+  model = typed("--config=image_folder", *given).model
+  found = model.num_layers, model.hidden_size, model.mlp_size, model.num_heads
+  assert found == sizes
+  assert model.pooling == "gap"
+
+
 def test_an_existing_file_beats_a_name(typed, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "cifar10").write_text(

@@ -256,6 +256,13 @@ def test_a_keyword_is_known_by_its_names_elsewhere(
   assert len({repr(settings) for settings, _, _ in started}) == 1
 
 
+def test_a_model_by_its_variant_has_its_sizes(photos, started):
+  vit_jax.train(photos, model="S/16")
+  ((settings, _, _),) = started
+  assert settings.model.given()["variant"] == "S/16"
+  assert not {"hidden_size", "num_layers"} & {*settings.model.given()}
+
+
 def test_a_key_is_no_last_part_of_another(photos, started):
   key, other = "data.data_dir", "fewshot.data.data_dir"
   assert {key, other} <= {*all_keys(Settings)}  # One ends with the other.

@@ -21,6 +21,14 @@ from vit_jax.runtime.settings import UNITS, Section, all_keys, nearest_key
 ALL_KEYS = "`vit_jax train --help=all` lists the keys."
 FOR_CLASSES = "image_folder"
 """The configuration that learns classes without published weights."""
+# Keys of the sizes that `model.variant` sets, unless they are set as well.
+_SIZES = {
+  "model.patch_size",
+  "model.hidden_size",
+  "model.num_layers",
+  "model.mlp_size",
+  "model.num_heads",
+}
 GO_ON = {"continue": hints.WEIGHTS, "high_res": "hf_s16_dinov3"}
 """The arguments of configurations that go on with published weights.
 
@@ -151,22 +159,26 @@ def nearest(key: str, cls: type[Section]) -> str:
   return nearest_key(key, cls)
 
 
-def other_units(
-  config: Mapping[str, Any], cls: type[Section] = Settings
-) -> dict[str, int]:
-  """The keys of a length's other units, set to 0, if one unit is given.
+def replaced_keys(
+  given: Mapping[str, Any], cls: type[Section] = Settings
+) -> dict[str, int | None]:
+  """The keys that given ones replace, with the values that unset them.
 
-  For total_steps=100, they are total_epochs and total_examples.
+  They are the other units of a length, 0 (for total_steps=100, total_epochs and
+  total_examples), and the sizes that a configuration sets beside its own
+  variant, None, if another variant is given.
   """
   valid_keys = set(all_keys(cls))
-  zeros: dict[str, int] = {}
-  for key in config:
+  unset: dict[str, int | None] = {}
+  for key in given:
     name = key.rpartition("_")[0]
     lengths = {f"{name}_{unit}" for unit in UNITS}
     is_length = key in lengths and lengths <= valid_keys
-    if is_length and config[key]:
-      zeros |= dict.fromkeys(lengths - {*config}, 0)
-  return zeros
+    if is_length and given[key]:
+      unset |= dict.fromkeys(lengths - {*given}, 0)
+  if given.get("model.variant") not in (None, "None"):
+    unset |= dict.fromkeys(_SIZES - {*given}, None)
+  return unset
 
 
 def _mistake(path: pathlib.Path, error: Exception) -> str:

@@ -282,7 +282,7 @@ def _lengths(config: ConfigDict, values: Mapping[str, str]) -> dict[str, Any]:
   If the length is given, its other units are 0. Values that are not positive
   numbers are left out; the run refuses them.
   """
-  from vit_jax.run.config_file import other_units
+  from vit_jax.run.config_file import replaced_keys
 
   given: dict[str, Any] = {}
   defaults: dict[str, Any] = config.to_dict()
@@ -291,7 +291,7 @@ def _lengths(config: ConfigDict, values: Mapping[str, str]) -> dict[str, Any]:
       number = type(defaults[key])(float(values[key]))
       if number > 0:
         given[key] = number
-  return other_units(given) | given
+  return replaced_keys(given) | given
 
 
 def _not_given(

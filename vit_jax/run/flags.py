@@ -21,7 +21,7 @@ from vit_jax.run.config_file import (
   load_config,
   nearest,
   other_names,
-  other_units,
+  replaced_keys,
   shipped_configs,
 )
 from vit_jax.run.settings import Settings, base_config, read
@@ -318,7 +318,7 @@ def config_settings(
   config: Any = flags.FLAGS["config"].value
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
   unset = {key: None for key, value in overrides.items() if value == "None"}
-  config.update_from_flattened_dict(other_units(overrides, cls) | unset)
+  config.update_from_flattened_dict(replaced_keys(overrides, cls) | unset)
   config.update_from_flattened_dict(given)
   for key in ("image_size", "cut_from"):
     side = overrides.get(key)

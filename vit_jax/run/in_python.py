@@ -17,7 +17,12 @@ from vit_jax.models import Model
 from vit_jax.pretrained.load import load_pretrained, open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import flags
-from vit_jax.run.config_file import ALL_KEYS, load_config, nearest, other_units
+from vit_jax.run.config_file import (
+  ALL_KEYS,
+  load_config,
+  nearest,
+  replaced_keys,
+)
 from vit_jax.run.experiments import lr_range
 from vit_jax.run.experiments.lr_range import Found
 from vit_jax.run.loop import train
@@ -439,7 +444,7 @@ def _settings(config: Any, values: Mapping[str, Any]) -> Settings:
       "ConfigDict, and values by their keys as settings={...}."
     )
   config = config.copy_and_resolve_references()
-  for key, value in {**other_units(values), **values}.items():
+  for key, value in {**replaced_keys(values), **values}.items():
     if key in ("image_size", "cut_from") and isinstance(value, int):
       value = value, value
     try:

@@ -24,7 +24,7 @@ from typing import Any
 
 from etils import epath
 
-from vit_jax.run.config_file import load_file, make_config, other_units
+from vit_jax.run.config_file import load_file, make_config, replaced_keys
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.settings import replaced
@@ -118,6 +118,6 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
   Raises ValueError if there is no such key, or it cannot have such a value.
   """
   try:
-    return replaced(settings, {**other_units(changes), **changes})
+    return replaced(settings, {**replaced_keys(changes), **changes})
   except KeyError as error:
     raise ValueError(f"--set: there is no key {error.args[0]}.") from error
