@@ -74,6 +74,45 @@ def test_the_similar_images_are_those_of_the_highest_cosine(loaded, photos):
   assert same.cosine == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("opened", [str, pathlib.Path, pixels_of])
+def test_the_similarity_of_two_images_is_a_number(loaded, photos, opened):
+  a, b = loaded.features(photos[:2])
+  expected = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+  found = loaded.similarity(opened(photos[0]), opened(photos[1]))
+  assert isinstance(found, float)
+  (similar,) = loaded.find_similar(photos[0], photos[1])
+  assert found == pytest.approx(float(expected), abs=1e-5)
+  assert found == pytest.approx(similar.cosine, abs=1e-6)
+  assert vit_jax.similarity(loaded, photos[0], photos[1]) == pytest.approx(
+    similar.cosine, abs=1e-6
+  )
+
+
+def test_the_similarity_of_several_images_is_a_matrix(loaded, photos):
+  y = loaded.features(photos)
+  y = y / np.linalg.norm(y, axis=1, keepdims=True)
+  folder = str(pathlib.Path(photos[0]).parent)
+  for images, others, rows, columns in (
+    (photos[:2], photos, slice(2), slice(None)),
+    (folder, photos[1:3], slice(None), slice(1, 3)),
+    (photos[0], folder, slice(1), slice(None)),
+    ([photos[0]], photos[1], slice(1), slice(1, 2)),
+    (f"{folder}/*", [photos[1]], slice(None), slice(1, 2)),
+  ):
+    found = loaded.similarity(images, others)
+    np.testing.assert_allclose(found, y[rows] @ y[columns].T, atol=1e-5)
+
+
+def test_a_text_may_stand_for_an_image(clip, photos):
+  texts = ["a cat", "the dog"]
+  y, t = clip.features(photos[:2]), clip.text_tower.embed(texts)
+  y, t = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (y, t))
+  found = clip.similarity(photos[:2], texts)
+  np.testing.assert_allclose(found, y @ t.T, atol=1e-5)
+  one = clip.similarity(photos[0], texts[0])
+  assert one == pytest.approx(found[0, 0], abs=1e-6)
+
+
 def test_texts_take_the_place_of_classes(clip, photos):
   """SigLIP: the sigmoid of scaled cosines and a bias, for each text."""
   text = clip.text_tower

@@ -71,6 +71,16 @@ def _images_of(picture: Picture) -> Iterable[Picture]:
   return [*find_images(picture)] or [picture]
 
 
+def is_one(images: Pictures) -> bool:
+  """Whether these are one picture, and not a list, a folder or a pattern."""
+  if isinstance(images, str | os.PathLike):
+    path = os.path.expanduser(os.fspath(images))
+    return [*itertools.islice(find_images(path), 2)] in ([], [path])
+  if isinstance(images, Image.Image | bytes) or hasattr(images, "read"):
+    return True
+  return is_picture(getattr(images, "shape", ()))
+
+
 def is_text(query: Any) -> bool:
   """Whether a query is a text, and not the name of a file.
 

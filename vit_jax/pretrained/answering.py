@@ -22,6 +22,7 @@ from vit_jax.inference.reading import (
   Picture,
   Pictures,
   each_picture,
+  is_one,
   is_text,
   read_batch,
   without_query,
@@ -312,11 +313,7 @@ class Answering(Opened):
         f"{len(query)} images were given: call find_similar for each."
       )
     rows = nearest.unit(self.features(files, batch_size=batch_size))
-    if rows.shape[1] != query.shape[1]:
-      raise ValueError(
-        f"{self.origin.source} gives {rows.shape[1]} numbers for an image and "
-        f"{query.shape[1]} for a text, which cannot be compared."
-      )
+    self._check_widths(rows, query)
     neighbours = nearest.neighbours(rows, top, nearest.unit(query))
     places = neighbours.place[0].tolist()
     cosines = neighbours.cosine[0].tolist()
@@ -324,6 +321,53 @@ class Answering(Opened):
       Similar(files[place], cosine)
       for place, cosine in zip(places, cosines, strict=True)
     )
+
+  @hints.accepts("loaded.similarity(image, other)")
+  def similarity(
+    self, images: Pictures, others: Pictures, *, batch_size: int = 32
+  ) -> float | np.ndarray:
+    """The cosine of the features of two images, as `find_similar` gives it.
+
+    For a model of images and text, a text may stand for an image.
+
+    Args:
+      images: One image, or several, as in `predict`: a folder, a list.
+      others: The image or images that they are compared with.
+      batch_size: Images per step.
+
+    Returns:
+      A number from -1 to 1 for two single images. If either stands for several,
+      an array (A, B), with a row for each of the first and a column for each of
+      the others.
+
+    Raises:
+      ValueError: if an image cannot be read; or if a text is given, and the
+        model has no text tower.
+    """
+    # Imported here because it imports SciPy.
+    from vit_jax.tasks.probes import nearest
+
+    def vectors(given: Pictures) -> np.ndarray:
+      if is_text(given):
+        return self.embed_query(str(given))
+      if isinstance(given, list | tuple) and given and all(map(is_text, given)):
+        return self.embed_texts([str(text) for text in given])
+      return self.features(given, batch_size=batch_size)
+
+    rows, columns = vectors(images), vectors(others)
+    self._check_widths(rows, columns)
+    cosines = nearest.unit(rows) @ nearest.unit(columns).T
+    both = is_text(images) or is_one(images), is_text(others) or is_one(others)
+    return float(cosines[0, 0]) if all(both) else cosines
+
+  def _check_widths(self, rows: np.ndarray, others: np.ndarray) -> None:
+    """Raises ValueError if vectors of images and of texts differ in length."""
+    if rows.shape[1] != others.shape[1]:
+      raise ValueError(
+        f"{self.origin.source} gives vectors of {rows.shape[1]} and of "
+        f"{others.shape[1]} numbers for images and texts, which cannot be "
+        "compared."
+      )
 
   @hints.accepts("loaded.labelled_features(folder)")
   def labelled_features(

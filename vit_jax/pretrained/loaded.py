@@ -54,6 +54,7 @@ _FOR_USERS = (
   "preprocess",
   "preprocessing",
   "save",
+  "similarity",
   "step",
   "summary",
   "task",
