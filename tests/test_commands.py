@@ -422,7 +422,7 @@ def _python(code):
     ("vit_b_16", "did you mean vit_jax.load_pretrained(name) with a nam"),
     ("ViTModel", "did you mean vit_jax.load_pretrained(name), or vit_jax.mak"),
     ("AutoImageProcessor", "did you mean loaded.preprocess(images) of"),
-    ("ImageFolder", "did you mean vit_jax.open_data("),
+    ("DataBlock", "did you mean vit_jax.load_dataset("),
     ("knn", "did you mean vit_jax.fewshot(loaded, folder, probe="),
     ("create_train_state", "did you mean vit_jax.TrainState.create(params"),
     ("list_datasets", "a data set of yours is a folder, a table, "),

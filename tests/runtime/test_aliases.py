@@ -9,6 +9,7 @@ import pytest
 import vit_jax
 from tests.photos import write_photos
 from vit_jax.config import load_config
+from vit_jax.data.batching.own_loop import load_dataset
 from vit_jax.inference.predictor import Prediction, Predictions
 from vit_jax.inspection.attention_maps import attention_weights
 from vit_jax.pretrained.loaded import Loaded
@@ -68,7 +69,17 @@ OF_PACKAGE = {
   **dict.fromkeys(
     ("list_pretrained", "available_models", "model_names"), vit_jax.list_models
   ),
-  **dict.fromkeys(("load_data", "load_dataset"), vit_jax.open_data),
+  **dict.fromkeys(
+    (
+      *("load_data", "load_dataset", "get_dataset", "create_dataset"),
+      *("read_dataset", "Dataset", "dataset", "get_data", "DataLoader"),
+      *("dataloader", "get_dataloader", "make_dataloader", "create_loader"),
+      *("make_loader", "get_loader", "data_loader", "loader", "ImageFolder"),
+      *("from_folder", "load_folder", "read_folder"),
+      "image_dataset_from_directory",
+    ),
+    load_dataset,
+  ),
   "get_config": load_config,
   "load_config": load_config,
   "attention_weights": attention_weights,

@@ -37,6 +37,16 @@ class Example(TypedDict):
   """The example's name in messages; unique within its source."""
 
 
+class NoTestSplitError(ValueError):
+  """A folder or a file of labels has no test images of its own."""
+
+  def __init__(self, lacks: str, instead: str = ""):
+    """`lacks` says what is missing, and `instead` how to make it."""
+    super().__init__(
+      f'{lacks}: {instead}take split="eval", the images for evaluation.'
+    )
+
+
 class Source(Protocol):
   """Random access to the examples of one split of a data set.
 
@@ -80,6 +90,17 @@ class Source(Protocol):
       raise hints.attribute_error(self, name, "source", who)
 
 
+def refuse_text(index: object) -> None:
+  """Raises TypeError if a split is indexed by a text instead of a number."""
+  if isinstance(index, str):
+    raise TypeError(
+      f"a split is indexed by the number of an example, and not by {index!r}: "
+      'next(batches)["image"] has the images of a batch, where split, batches '
+      '= vit_jax.open_data("train", folder); "eval" and "test" in the place of '
+      '"train" open the other splits.'
+    )
+
+
 class Subset(Source):
   """Selected examples of a source, in a given order, as a source again."""
 
@@ -93,6 +114,7 @@ class Subset(Source):
     return len(self._indices)
 
   def __getitem__(self, index: int) -> Example:
+    refuse_text(index)
     return self._source[self._indices[index]]
 
   def __getattr__(self, name: str) -> Any:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from vit_jax.data.batch import LABEL, MASK, Batch, label_spec
 from vit_jax.data.batching.loader import Loader
+from vit_jax.data.batching.opened import OpenData, OpenedSplit
 from vit_jax.data.example import Source
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.letters import without_tokens
@@ -58,10 +59,11 @@ def show_batch(
   Args:
     batch: A dictionary with `image`, (B, H, W, C), and perhaps `label`; images
       alone; batches, of which the next one is drawn, and a loop over them goes
-      on after it; what `vit_jax.open_data` returns; or a folder, a file of
-      labels, "digits", `DataSettings` or a run, whose training images are drawn
-      as a run would change them. Images are uint8; floats are drawn from their
-      lowest value in black to their highest in white.
+      on after it; what `vit_jax.open_data` or `vit_jax.load_dataset` returns;
+      or a folder, a file of labels, "digits", `DataSettings` or a run, whose
+      training images are drawn as a run would change them. Images are uint8;
+      floats are drawn from their lowest value in black to their highest in
+      white.
     class_names: The names of the classes, or the source that has them; or,
       after an array of images, their labels.
     count: The most images that are drawn.
@@ -78,6 +80,8 @@ def show_batch(
     path_of_run(batch)
   if hasattr(batch, "shape") and hasattr(class_names, "shape"):
     batch, class_names = {_IMAGE: batch, LABEL: class_names}, ()
+  if isinstance(batch, OpenData | OpenedSplit):
+    batch, class_names = batch.batches, batch.source
   if isinstance(batch, str | os.PathLike | Data):
     batch, class_names = _batch_of_folder(batch, count)
   elif _is_source(batch):  # `show_batch(*vit_jax.open_data(...))`.

@@ -3,6 +3,7 @@
 import ast
 import json
 import operator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,12 @@ import vit_jax
 from tests.image_files import write_noise
 from tests.pages import ROOT, blocks
 from vit_jax import data
-from vit_jax.data.batching.own_loop import describe_data, open_data
+from vit_jax.data.batching.own_loop import (
+  describe_data,
+  load_dataset,
+  open_data,
+)
+from vit_jax.data.example import Subset
 from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
 from vit_jax.run.settings import read_saved
 from vit_jax.runtime.printable import said_once
@@ -126,16 +132,16 @@ def test_a_folder_and_one_side_describe_data(tmp_path):
     operator.attrgetter("classes")(source)
 
 
-ASSUMED = 'the split "train", image_size=224, batch_size=32'
+ASSUMED = 'the split "train"; image_size=8, that of its files; batch_size=32'
 
 
 @pytest.mark.parametrize(
   "given, keywords, split, side, rows, said",
   [
-    (["digits"], {}, "train", 224, 32, ASSUMED),
-    ([DIGITS], {}, "train", 224, 32, ASSUMED),
-    ([], {"dataset": "digits"}, "train", 224, 32, ASSUMED),
-    (["digits"], {"split": "val"}, "eval", 224, 32, "image_size=224, batch"),
+    (["digits"], {}, "train", 8, 32, ASSUMED),
+    ([DIGITS], {}, "train", 8, 32, ASSUMED),
+    ([], {"dataset": "digits"}, "train", 8, 32, ASSUMED),
+    (["digits"], {"split": "val"}, "eval", 8, 32, "image_size=8, that of"),
     (["eval", "digits"], {"size": 8}, "eval", 8, 32, "batch_size=32"),
     (["digits", "validation", 8, 4], {}, "eval", 8, 4, ""),
     (["training", "digits", 8], {"bs": 4}, "train", 8, 4, ""),
@@ -181,3 +187,109 @@ def test_a_folder_named_as_a_split_is_data_beside_one(tmp_path, monkeypatch):
 def test_data_are_described_by_settings(given):
   with pytest.raises(ValueError, match=r"^data=.*give vit_jax\.DataSettings"):
     open_data("train", given, (8, 8), 4)
+
+
+@pytest.mark.parametrize(
+  "width, side", [((20, 20), (20, 20)), ((20, 21), 224), ((65, 65), 224)]
+)
+def test_small_images_of_one_size_keep_it(tmp_path, width, side, capsys):
+  """Unlike images of several sizes, and those above 64 pixels."""
+  for name, pixels in zip("ab", width, strict=True):
+    write_noise(tmp_path, name, count=4, size=(pixels, pixels))
+  with load_dataset(tmp_path, batch_size=2) as opened:
+    assert next(opened)["image"].shape == (2, *np.broadcast_to(side, 2), 3)
+  said = capsys.readouterr().err
+  assert f"image_size={np.max(side)}" in said and tmp_path.name in said
+
+
+@pytest.fixture
+def opened():
+  with load_dataset("digits", image_size=8, batch_size=100) as one:
+    yield one
+
+
+def test_a_loop_over_a_split_is_an_epoch_of_a_stream(opened):
+  _, batches = open_data("train", DIGITS, 8, 100)
+  with batches:
+    expected = [next(batches)["label"] for _ in range(30)]
+  assert len(opened) == 14
+  found = [batch["label"] for batch in opened]
+  found += [next(iter(opened))["label"], next(opened)["label"]]
+  assert len(found) == 16
+  np.testing.assert_array_equal(found, expected[:16])
+
+
+def test_an_opened_split_opens_the_others_once(opened):
+  held_out = opened["validation"]
+  assert held_out is opened["eval"] and opened["train"] is opened
+  assert (len(held_out.source), len(held_out), held_out.batch_size) == (
+    *(359, 4),
+    100,
+  )
+  for _ in range(2):
+    masks = [batch["mask"] for batch in held_out]
+    assert sum(map(len, masks)) == 400 and np.sum(masks) == 359
+  for _ in range(2):  # As `for` does, `next` ends at the end of an epoch.
+    assert len([*iter(lambda: next(held_out, None), None)]) == 4
+  assert opened.class_names == held_out.class_names == tuple("0123456789")
+  assert held_out.show_batch().size == opened.show_batch(count=16).size
+  assert "359 examples" in repr(held_out)
+
+
+def test_an_opened_split_is_opened_anew_as_its_loader(opened):
+  for given in ([opened], [opened, "train"], ["train", opened]):
+    with operator.call(load_dataset, *given, batch_size=7) as again:
+      assert next(again)["image"].shape == (7, 8, 8, 3)
+  plain = TrainTransformSettings(crop="pad", pad=0)
+  with opened.again(transform=plain) as other:  # Kept for "train" alone.
+    assert next(other["eval"])["image"].shape == (100, 8, 8, 3)
+
+
+def test_without_test_images_the_held_out_ones_are_the_test(tmp_path, capsys):
+  photos = write_noise(tmp_path / "photos", "a", "b", count=10, size=(8, 8))
+  with load_dataset(photos, "test", batch_size=3) as held_out:
+    expected = load_dataset(photos, "eval", batch_size=3)
+    expected.close()
+    ours: Any = held_out.source
+    theirs: Any = expected.source
+    every = range(len(ours))
+    assert ours.ids(every) == theirs.ids(every)
+  assert 'has no test folder: "eval", the images' in capsys.readouterr().err
+  with pytest.raises(ValueError, match=r'no test folder: .* split="eval"'):
+    open_data(photos, "test")
+
+
+def test_the_pair_is_a_pair_with_names():
+  pair = open_data("train", DIGITS, 8, 4)
+  with pair.batches:
+    assert len(pair) == 2 and pair[0] is pair.source
+    assert pair.class_names == pair.classes == tuple("0123456789")
+    assert pair.show_batch().size[0] > 8
+
+
+@pytest.mark.parametrize(
+  "asked, error, said",
+  [
+    (lambda pair, _: pair["train"], TypeError, "is a pair|has no .train."),
+    (lambda pair, _: pair[0]["image"], TypeError, r'next\(batches\)\["image'),
+    (lambda pair, _: pair.train, AttributeError, 'load_dataset.*"train"'),
+    (lambda _, split: split["image"], TypeError, r'next\(data\)\["image"\]'),
+    (lambda _, split: split[0], TypeError, r"data\.source\[0\] is"),
+    (lambda _, split: split.num_classes, AttributeError, r"len\(data\.class"),
+  ],
+)
+def test_what_an_opened_split_is_not_gets_a_line(opened, asked, error, said):
+  pair = open_data("train", DIGITS, 8, 4)
+  with pair.batches, pytest.raises(error, match=said):
+    asked(pair, opened)
+
+
+def test_every_reader_refuses_the_name_of_an_array(tmp_path):
+  photos = write_noise(tmp_path, "a", "b", count=4)
+  sources: list[Any] = [
+    data.open_source("train", data.DataSettings(root=str(photos)))
+  ]
+  sources.append(Subset(sources[0], [0]))
+  for source in sources:
+    with pytest.raises(TypeError, match="by the number of an example"):
+      operator.getitem(source, "image")

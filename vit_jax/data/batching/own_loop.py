@@ -1,12 +1,23 @@
 """Opens a split and its batches, for a training loop of your own."""
 
+import contextlib
 import os
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+import numpy as np
 
 from vit_jax.data.batch import ImageTransform, Transform, label_spec
-from vit_jax.data.batching.loader import EvalPasses, make_loader
-from vit_jax.data.batching.workers import BatchIterator
-from vit_jax.data.example import ImageSpec, Source, Window, sides
+from vit_jax.data.batching.loader import make_loader
+from vit_jax.data.batching.opened import SPLITS, OpenData, OpenedSplit
+from vit_jax.data.decoding.decode import image_size as decoded_size
+from vit_jax.data.example import (
+  ImageSpec,
+  NoTestSplitError,
+  Source,
+  UnreadableImageError,
+  Window,
+  sides,
+)
 from vit_jax.data.reading.labels import SINGLE
 from vit_jax.data.reading.letters import without_tokens
 from vit_jax.data.reading.places import settings_of
@@ -31,22 +42,20 @@ Data = DataSettings | str | os.PathLike[str]
 
 
 _SIDE, _BATCH = 224, 32  # The images and batches that `open_data` assumes.
-_SPLITS: dict[str, Split] = {
-  **{name: name for name in ("train", "eval", "test")},
-  **dict.fromkeys(("training",), "train"),
-  **dict.fromkeys(("val", "valid", "validation"), "eval"),
+_SMALL = 64  # Longest side of images that keep their size by default.
+_LOOKED_AT = 8  # Images whose size is looked at.
+_SAME_NAMES = {
+  **dict.fromkeys(("size", "img_size", "target_size"), "image_size"),
+  **dict.fromkeys(("bs", "batch"), "batch_size"),
+  **dict.fromkeys(("folder", "root", "path", "dataset"), "data"),
+  "subset": "split",
 }
 
 
 @hints.accepts(
   'vit_jax.open_data("train", "my_photos", (224, 224), 32), where "eval" and '
   '"test" are the other splits',
-  same={
-    **dict.fromkeys(("size", "img_size", "target_size"), "image_size"),
-    **dict.fromkeys(("bs", "batch"), "batch_size"),
-    **dict.fromkeys(("folder", "root", "path", "dataset"), "data"),
-    "subset": "split",
-  },
+  same=_SAME_NAMES,
   keys="DataSettings",
   first_by_name=True,
 )
@@ -64,7 +73,7 @@ def open_data(
   first_batch: int = 0,
   process_index: int = 0,
   process_count: int = 1,
-) -> tuple[Source, BatchIterator | EvalPasses]:
+) -> OpenData:
   """Opens a split and its batches, for a training loop of your own.
 
   Batch k of "train" depends on the seed and k alone, so a loop that stopped
@@ -86,8 +95,9 @@ def open_data(
       "train"; a line says what is assumed, for the sizes too.
     data: A folder of class folders, "digits", or the settings of other data,
       such as `DataSettings(name="cifar10")`.
-    image_size: Height and width of the images, or one side of square ones, by
-      default 224.
+    image_size: Height and width of the images, or one side of square ones. By
+      default it is 224, or that of the files if they are at most 64 pixels high
+      and wide and the first ones looked at have the same size.
     batch_size: Examples of a batch, over all hosts, by default 32.
     transform: Crop and augmentation, `TrainTransformSettings` for "train" and
       `EvalTransformSettings` for the other splits; None takes the defaults of
@@ -103,37 +113,26 @@ def open_data(
     process_count: Number of hosts, `jax.process_count()`.
 
   Returns:
-    The split, with its `class_names` and its length, and its batches:
-    dictionaries of `image`, uint8 (b, H, W, C), `label`, int32 (b,), and what
-    `training.step.make_train_step` or
-    `tasks.classification.evaluation.make_measure` may take besides. With
+    The pair (split, batches), an `OpenData`: the split, with its `class_names`
+    and its length, and its batches, dictionaries of `image`, uint8
+    (b, H, W, C), `label`, int32 (b,), and what `training.step.make_train_step`
+    or `tasks.classification.evaluation.make_measure` may take besides. With
     another `data.task`, `label` has several labels or numbers, float32 (b, K);
     or a picture, cut and mirrored as its image: a mask, int32 (b, H, W), or a
     number for each pixel, float32 (b, H, W); or the first 128 letters of the
-    first caption as code points, int32 (b, 1, 128), filled up with -1.
-    `vit_jax.show_batch` shows a batch.
+    first caption as code points, int32 (b, 1, 128), filled up with -1. Batches
+    of "eval" and "test" have `mask`, float32 (b,): 1 for an example, and 0 for
+    a row that fills up the last batch. `vit_jax.show_batch` shows a batch.
 
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
   chosen_split, settings = _split_and_data(split, data)
-  assumed = []
-  if chosen_split is None:
-    chosen_split = "train"
-    assumed.append('the split "train"')
-  if image_size is None:
-    image_size = _SIDE
-    assumed.append(f"image_size={_SIDE}")
-  if batch_size is None:
-    batch_size = _BATCH
-    assumed.append(f"batch_size={_BATCH}")
-  if assumed:
-    say_once(
-      f"vit_jax.open_data takes what was not given: {', '.join(assumed)}."
-    )
-  if isinstance(image_size, int):
-    image_size = image_size, image_size
-  source = _source(chosen_split, settings)
+  source = _source(chosen_split or "train", settings)
+  image_size, batch_size = _assumed(
+    source, image_size, batch_size, "" if chosen_split else "train"
+  )
+  chosen_split = chosen_split or "train"
   image_spec = ImageSpec(channels, window)
   image_loader = make_loader(
     loader,
@@ -154,7 +153,7 @@ def open_data(
     passes = image_loader.evaluate(
       source, _with_label(images, source), batch_size
     )
-    return source, passes
+    return OpenData(source, passes)
   images = make_train_transform(image_size, chosen, image_spec)
   batches = image_loader.train(
     source,
@@ -164,7 +163,104 @@ def open_data(
     first_batch=first_batch,
     repeats=chosen.repeats,
   )
-  return source, batches
+  return OpenData(source, batches)
+
+
+@hints.accepts(
+  'vit_jax.load_dataset("my_photos", batch_size=16)',
+  same=_SAME_NAMES,
+  keys="DataSettings",
+  first_by_name=True,
+)
+def load_dataset(
+  split: Split | Data | OpenedSplit = "",
+  data: Data | Split | OpenedSplit = "",
+  image_size: int | tuple[int, int] | None = None,
+  batch_size: int | None = None,
+  **options: Any,
+) -> OpenedSplit:
+  """Opens a split as an object to iterate over, as other libraries do.
+
+  >>> import vit_jax
+  >>> data = vit_jax.load_dataset("digits", image_size=8, batch_size=32)
+  >>> next(data)["image"].shape, len(data), len(data["eval"].source)
+  ((32, 8, 8, 3), 44, 359)
+  >>> data.close()
+
+  Arguments and errors are those of `open_data`. If there are no test images,
+  "test" is "eval", and a line says so. `data` may be an opened split, which is
+  opened anew with the other arguments.
+  """
+  for opened, other in ((split, data), (data, split)):
+    if isinstance(opened, OpenedSplit):
+      sizes = {"image_size": image_size, "batch_size": batch_size}
+      asked = {"split": other, **sizes}
+      changes = {name: value for name, value in asked.items() if value}
+      return opened.again(**changes, **options)
+  given: Any = split, data
+  chosen, settings = _split_and_data(*given)
+  name: Split = chosen or "train"
+  try:
+    source = _source(name, settings)
+  except NoTestSplitError as error:
+    lacks = str(error).partition(":")[0]
+    say_once(f'{lacks}: "eval", the images for evaluation, is opened.')
+    name = "eval"
+    source = _source(name, settings)
+  size, rows = _assumed(source, image_size, batch_size, "" if chosen else name)
+  opened = open_data(name, settings, size, rows, **options)
+  known: Any = {"split": name, "data": settings}
+  known |= {"image_size": size, "batch_size": rows, **options}
+  return OpenedSplit(
+    name, opened, rows, lambda **changes: load_dataset(**{**known, **changes})
+  )
+
+
+def _assumed(
+  source: Source,
+  image_size: int | tuple[int, int] | None,
+  batch_size: int | None,
+  split: str,
+) -> tuple[tuple[int, int], int]:
+  """The size of images and batches, which a line names if they are assumed.
+
+  `split` is the split if it is assumed too, and "" if it was given.
+  """
+  assumed = [f'the split "{split}"'] if split else []
+  if image_size is None:
+    own = _own_size(source)
+    height, width = image_size = own or (_SIDE, _SIDE)
+    text = f"image_size={height if height == width else image_size}"
+    assumed.append(f"{text}, that of its files" if own else text)
+  if batch_size is None:
+    batch_size = _BATCH
+    assumed.append(f"batch_size={_BATCH}")
+  if assumed:
+    say_once(
+      f"vit_jax.open_data takes what was not given for {source.name}: "
+      f"{'; '.join(assumed)}. Keywords of these names set others."
+    )
+  if isinstance(image_size, int):
+    image_size = image_size, image_size
+  return image_size, batch_size
+
+
+def _own_size(source: Source) -> tuple[int, int] | None:
+  """Height and width of the files, if they are small and all the same.
+
+  A few files stand for all.
+  """
+  if not len(source):
+    return None
+  indices = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int).tolist()
+  sizes: set[tuple[int, int]] = set()
+  for index in indices:
+    with contextlib.suppress(UnreadableImageError):
+      sizes.add(decoded_size(source[index]["image"]))
+  if len(sizes) != 1:
+    return None
+  (size,) = sizes
+  return size if max(size) <= _SMALL else None
 
 
 def describe_data(
@@ -208,11 +304,11 @@ def _split_and_data(*given: Any) -> tuple[Split | None, DataSettings]:
     )
   if isinstance(second, str | os.PathLike):
     second = settings_of(second)
-  return None if first is None else _SPLITS[first], second
+  return None if first is None else cast("Split", SPLITS[first]), second
 
 
 def _is_split(value: Any) -> bool:
-  return isinstance(value, str) and value in _SPLITS
+  return isinstance(value, str) and value in SPLITS
 
 
 def _source(split: Split, data: DataSettings) -> Source:

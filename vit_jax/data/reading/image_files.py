@@ -21,6 +21,7 @@ from vit_jax.data.example import (
   Example,
   Source,
   UnreadableImageError,
+  refuse_text,
 )
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.runtime.files import open_regular
@@ -56,6 +57,7 @@ class ImageFiles(Source):
     return len(self._labels)
 
   def __getitem__(self, index: int) -> Example:
+    refuse_text(index)
     path = self._path(index)
     label = self._labels[index]
     label = label.astype(label_spec(self).dtype) if label.ndim else int(label)

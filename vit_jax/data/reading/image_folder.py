@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
+from vit_jax.data.example import NoTestSplitError
 from vit_jax.data.reading import folders, layouts
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.holdout import Holdout
@@ -120,9 +121,10 @@ class ImageFolder(ImageFiles):
       self.name += f", {self.split}"
     self._folder = getattr(layout, chosen or "train")
     if self._folder is None:
-      raise ValueError(
-        f"{text(layout.root)!r} has no test folder: put class folders into "
-        f"{text(os.path.join(layout.root, b'test'))}, or leave the split out."
+      raise NoTestSplitError(
+        f"{text(layout.root)!r} has no test folder",
+        "put class folders into "
+        f"{text(os.path.join(layout.root, b'test'))}, or ",
       )
     self.root = text(layout.root)
     self.layout = layout

@@ -17,6 +17,7 @@ from typing import NoReturn
 import numpy as np
 from jaxtyping import Shaped
 
+from vit_jax.data.example import NoTestSplitError
 from vit_jax.data.reading.cells import AS_BEFORE, Encode, Row
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import ImageFiles, counts_of
@@ -149,6 +150,8 @@ def open_split(
   Raises ValueError as `open_folder` does, and if the split has no rows.
   """
   opened = open_folder(settings, labels)
+  if split not in opened and split == "test":
+    raise NoTestSplitError(f"{settings.labels_file} has no row with split=test")
   if split not in opened:
     raise ValueError(f"{settings.labels_file} has no row with split={split}.")
   return opened[split]

@@ -12,7 +12,13 @@ from PIL import Image
 
 from vit_jax.data.decoding.decode import image_size
 from vit_jax.data.decoding.orientation import QUARTER_TURNS, of_picture
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import (
+  Example,
+  NoTestSplitError,
+  Source,
+  UnreadableImageError,
+  refuse_text,
+)
 from vit_jax.data.reading import folders
 from vit_jax.data.reading.holdout import Holdout
 from vit_jax.data.reading.image_files import read_file
@@ -71,11 +77,9 @@ class PairedFolder(Source):
     else:
       chosen = _choose_split(places, split, settings)
     if chosen is None:
-      missing = "test" if split == "test" else "val"
-      lacks = f"a train folder but no {missing}"
-      if has_no_splits:
-        lacks = "no test folder"
-      raise ValueError(f"{text(root)!r} has {lacks}.")
+      if split == "test":
+        raise NoTestSplitError(f"{text(root)!r} has no test folder")
+      raise ValueError(f"{text(root)!r} has a train folder but no val.")
     images, self.beside = places[chosen]
     self.split = chosen or split
     files = [*folders.images_below(images)]
@@ -115,6 +119,7 @@ class PairedFolder(Source):
     Raises UnreadableImageError or ValueError for a file that cannot be read, or
     does not fit its image.
     """
+    refuse_text(index)
     image, beside = self._pairs[index]
     encoded = read_file(image)
     label = self._read(beside)

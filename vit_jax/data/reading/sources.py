@@ -18,6 +18,7 @@ from vit_jax.data.example import (
   ImageSpec,
   Source,
   UnreadableImageError,
+  refuse_text,
 )
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings
@@ -331,6 +332,7 @@ class Digits(Source):
     return len(self._files)
 
   def __getitem__(self, index: int) -> Example:
+    refuse_text(index)
     return {
       "image": self._files[index],
       "label": int(self._labels[index]),

@@ -14,7 +14,12 @@ import tensorflow_datasets as tfds
 from etils import epath
 from tensorflow_datasets.core import dataset_builder, read_only_builder
 
-from vit_jax.data.example import Example, UnreadableImageError, check_classes
+from vit_jax.data.example import (
+  Example,
+  UnreadableImageError,
+  check_classes,
+  refuse_text,
+)
 from vit_jax.data.reading.class_lists import check_class_lists
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.reading.tfds import files as tfds_files
@@ -89,6 +94,7 @@ class TfdsSource:
     return len(self._examples)
 
   def __getitem__(self, index: int) -> Example:
+    refuse_text(index)
     return self._example(index, self._record(index))
 
   def read(self, indices: Sequence[int]) -> list[Example]:
