@@ -1,8 +1,10 @@
 """The command draws figures and arrays from a published checkpoint."""
 
+import copy
 import os
 import pathlib
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -331,3 +333,50 @@ def test_a_loaded_model_takes_no_settings_of_loading(tmp_path, checkpoint):
   loaded = load_pretrained(checkpoint, grid=(2, 3))
   with pytest.raises(ValueError, match="^grid: give these to vit_jax.load_pre"):
     visualize(loaded, [], tmp_path / "out", grid=(2, 3))
+
+
+@pytest.mark.parametrize(
+  "name, kind", [("a.png", "PNG"), ("A.JPG", "JPEG"), ("new/a.jpeg", "JPEG")]
+)
+def test_one_image_is_drawn_to_a_file(
+  tmp_path, photos, checkpoint, name, kind, capsys
+):
+  loaded = load_pretrained(checkpoint, grid=(2, 3))
+  file = tmp_path / name
+  shown = loaded.visualize(photos[0], out=file, layer=1)
+  assert shown.paths == (str(file),) and not (tmp_path / "figures").exists()
+  assert f'<img src="data:image/{kind.lower()};' in shown._repr_html_()
+  assert (
+    "the attention of a layer, attention rollout" in capsys.readouterr().err
+  )
+  with Image.open(file) as drawn:
+    assert drawn.format == kind
+    expected = loaded.attention(photos[0], layer=1)
+    assert drawn.size == expected.size
+    if kind == "PNG":
+      np.testing.assert_array_equal(drawn, expected)
+  with pytest.raises(ValueError, match="exists and is not written over"):
+    visualize(loaded, photos[0], photos[2])
+  with pytest.raises(ValueError, match="2 images were given, and a picture of"):
+    visualize(checkpoint, photos[::2], tmp_path / "two.png", grid=(2, 3))
+  with pytest.raises(ValueError, match="a .png file, and a folder is written"):
+    visualize(loaded, photos[0], tmp_path / "pca.png", pca=True)
+
+
+def test_a_picture_of_attention_is_an_image_and_no_array(photos, checkpoint):
+  loaded = load_pretrained(checkpoint, grid=(2, 3))
+  picture: Any = loaded.attention(photos[0])
+  assert isinstance(picture, Image.Image)
+  pixels = np.asarray(picture)
+  assert pixels.shape == (picture.height, picture.width, 3)
+  for other in (picture.copy(), copy.deepcopy(picture)):
+    np.testing.assert_array_equal(other, pixels)
+  assert picture._repr_png_().startswith(b"\x89PNG")
+  for name in ("shape", "mean", "numpy"):
+    with pytest.raises(
+      AttributeError, match=r"mean loaded\.attention_maps\(im"
+    ):
+      getattr(picture, name)
+  with pytest.raises(TypeError, match=r"mean loaded\.attention_maps\(image"):
+    picture[0]
+  assert not hasattr(picture, "something_else")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # Written out, so that --help does not load JAX; a test compares the names.
 FUSIONS = ("mean", "max", "min")
+_OF_A_PICTURE = {"layer", "class_name"}  # Options of one picture of attention.
 
 
 def define_flags() -> None:
@@ -117,29 +118,42 @@ def visualize(
     images: A path, a folder, a pattern, a Pillow image, an array, uint8
       (H, W, 3), or a list of these; without images the model's parameters alone
       are drawn.
-    out: Folder to write to.
+    out: Folder to write to. For one image, it may be a new .png or .jpg file,
+      to which the picture of `loaded.attention` is written, with `layer` and
+      `class_name` as options.
     **options: The command's flags, such as `layer`, `class_name`, `pca`,
       `head_fusion`, `discard` and `leave_out`, and those of `load_pretrained`,
       which a loaded model does not take.
 
   Returns:
-    The pictures of the folder, which a notebook shows: the rollout of each
-    image, or without images those of the model.
+    The picture, or those of the folder, which a notebook shows: the rollout of
+    each image, or without images those of the model.
 
   Raises:
     ValueError: if no image is found, the model is not a Vision Transformer, or
       matplotlib is missing.
   """
   from vit_jax.inspection.attention_views import Options
-  from vit_jax.inspection.draw import visualize_files
+  from vit_jax.inspection.draw import (
+    PICTURE_FILES,
+    visualize_files,
+    write_attention,
+  )
 
   figure_keys = {field.name for field in dataclasses.fields(Options)}
   figure_options = {k: v for k, v in options.items() if k in figure_keys}
   load_options = {k: v for k, v in options.items() if k not in figure_keys}
   loaded: Any = checkpoint
-  is_loaded = hasattr(checkpoint, "origin")
+  source = loaded if hasattr(loaded, "origin") else path_of_run(checkpoint)
+  is_file = any(
+    os.fspath(out).lower().endswith(endings)
+    for endings in PICTURE_FILES.values()
+  )
+  if is_file and not os.path.isdir(out) and {*figure_options} <= _OF_A_PICTURE:
+    file = write_attention(source, images, os.fspath(out), **options)
+    return Shown((str(file),))
   visualize_files(
-    loaded if is_loaded else path_of_run(checkpoint),
+    source,
     images,
     out=os.fspath(out),
     options=Options(**figure_options),

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import IO, Any
 
@@ -38,13 +38,15 @@ from vit_jax.models import BaseVit, Vit
 from vit_jax.pretrained import trained_on
 from vit_jax.pretrained.load import load_pretrained
 from vit_jax.pretrained.loaded import Loaded
-from vit_jax.runtime import extras
+from vit_jax.runtime import extras, hints
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.files import output_folder, replacing
+from vit_jax.runtime.files import output_file, output_folder, replacing
 from vit_jax.runtime.printable import printable_path, say
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.task import Task, class_name
 
+PICTURE_FILES = {"png": (".png",), "jpeg": (".jpg", ".jpeg")}
+"""The endings of files that `write_attention` writes."""
 _IMAGES_AHEAD = 4  # Images decoded while another is drawn.
 
 
@@ -69,15 +71,7 @@ def visualize_files(
   maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
   missing, pictures = _pictures(images)
-  if isinstance(checkpoint, Loaded):
-    loaded = checkpoint
-    if overrides:
-      raise ValueError(
-        f"{', '.join(overrides)}: give these to vit_jax.load_pretrained, as "
-        "this model is loaded already."
-      )
-  else:
-    loaded = load_pretrained(checkpoint, reads_patches=True, **overrides)
+  loaded = open_to_draw(checkpoint, overrides)
   advice = trained_on.digits_advice(
     loaded.description, loaded.preprocessing, pictures
   )
@@ -164,7 +158,78 @@ def attention_picture(
   row, photograph = read
   (seen,) = look({key: array[None] for key, array in row.items()})
   title = _title(name, model, seen, loaded.task)
-  return figures.overlay_figure(photograph, _overlaid(model, seen), title).image
+  drawn = figures.overlay_figure(photograph, _overlaid(model, seen), title)
+  drawn.image.__class__ = AttentionPicture
+  return drawn.image
+
+
+class AttentionPicture(Image.Image):
+  """A Pillow image of attention; `loaded.attention_maps` has its numbers."""
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError; for what an array has, it says where that is."""
+    raise hints.attribute_error(
+      self, name, "picture", "the picture of loaded.attention has"
+    )
+
+  def __getitem__(self, index: object) -> Any:
+    """Raises TypeError, which says where the array is."""
+    raise TypeError(
+      "loaded.attention returns a picture, which has no items; did you mean "
+      "loaded.attention_maps(image), an array (1, heads, h, w)?"
+    )
+
+
+def write_attention(
+  checkpoint: str | Loaded,
+  images: Pictures,
+  path: str,
+  *,
+  layer: int | None = None,
+  class_name: str | None = None,
+  **overrides: Any,
+) -> pathlib.Path:
+  """Writes `attention_picture` of one image to a new file; returns its path.
+
+  The checkpoint may be loaded already. Raises ValueError as `attention_picture`
+  does, and if the file is there, since it may be a photograph that was given in
+  the place of `out`.
+  """
+  file, kind = output_file(path, PICTURE_FILES)
+  if file.exists():
+    raise ValueError(
+      f"{path!r} exists and is not written over, as it may be a photograph: "
+      "choose another name for out."
+    )
+  loaded = open_to_draw(checkpoint, overrides)
+  picture = attention_picture(
+    loaded, images, layer=layer, class_name=class_name
+  )
+  with replacing(file) as stream:
+    picture.save(stream, format=kind)
+  say(
+    f"{printable_path(path)}: the photograph, the attention of a layer, "
+    "attention rollout and the patches that support a class, as "
+    'loaded.attention draws them; out="figures" writes all figures to a folder.'
+  )
+  return file
+
+
+def open_to_draw(
+  checkpoint: str | Loaded, overrides: Mapping[str, Any]
+) -> Loaded:
+  """The loaded model that is given, or that of a checkpoint.
+
+  Raises ValueError if `overrides` are given for a loaded model.
+  """
+  if not isinstance(checkpoint, Loaded):
+    return load_pretrained(checkpoint, reads_patches=True, **overrides)
+  if overrides:
+    raise ValueError(
+      f"{', '.join(overrides)}: give these to vit_jax.load_pretrained, as this "
+      "model is loaded already."
+    )
+  return checkpoint
 
 
 def _reader(preprocessing: Preprocessing) -> Callable[[bytes], Any]:

@@ -92,7 +92,7 @@ class Loaded(Answering):
 
     Returns:
       A Pillow image, whose size depends on the photograph's; `.save("a.png")`
-      writes it.
+      writes it. `attention_maps` has the numbers.
 
     Raises:
       ValueError: if it is not one image, it cannot be read, the model has no

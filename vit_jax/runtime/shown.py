@@ -9,12 +9,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 _MOST = 12  # The most pictures that are shown.
+_KINDS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
 _SIDE = 96  # Longest side of a small picture, in pixels.
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Shown:
-  """Pictures (PNG) or a page (HTML); `os.fspath` gives the first file's path.
+  """Pictures (PNG, JPEG) or a page (HTML); `os.fspath` gives the first's path.
 
   Attributes:
     paths: The files, at least one.
@@ -107,9 +108,9 @@ def path_of_run(run: object) -> str:
 def _element(path: str) -> str:
   """The HTML that shows a picture or a page."""
   content = pathlib.Path(path).read_bytes()
-  if path.endswith(".png"):
+  if kind := _KINDS.get(os.path.splitext(path)[1].lower()):
     data = base64.b64encode(content).decode()
-    return f'<img src="data:image/png;base64,{data}" style="max-width:100%">'
+    return f'<img src="data:image/{kind};base64,{data}" style="max-width:100%">'
   page = html.escape(content.decode(), quote=True)
   return (
     f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
