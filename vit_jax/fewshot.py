@@ -117,7 +117,13 @@ def main(arguments: list[str]) -> None:
     display.note(score_line(options.probe, result, options.neighbours))
 
 
-@hints.accepts('vit_jax.fewshot(loaded, folder, probe="knn")')
+@hints.accepts(
+  'vit_jax.fewshot(loaded, folder, probe="knn")',
+  same={
+    **dict.fromkeys(("neighbors", "n_neighbors"), "neighbours"),
+    **dict.fromkeys(("num_shots", "n_shots"), "shots"),
+  },
+)
 def fewshot(
   checkpoint: "str | os.PathLike[str] | Loaded",
   data: str | os.PathLike[str],

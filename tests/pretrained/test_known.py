@@ -82,6 +82,9 @@ def test_names_of_other_libraries_are_known():
   assert vit_jax.list_models()[-1] == names[-1]
   shown = repr(vit_jax.list_models()).splitlines()
   assert [line.split()[0] for line in shown] == names
+  assert vit_jax.list_models(pretrained=True) == vit_jax.list_models()
+  by_pattern = vit_jax.list_models("*dinov2*", pretrained=True)
+  assert by_pattern == vit_jax.list_models("*dinov2*") != known.KNOWN
   assert vit_jax.list_models() == known.KNOWN and not known.rows("nonesuch")
 
 

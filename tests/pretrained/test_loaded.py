@@ -175,7 +175,6 @@ def test_a_shell_completes_what_is_meant_to_be_used(loaded):
     ("layers", "loaded.summary(), or loaded.model.num_layers"),
     ("forward", "loaded.model.apply("),
     ("kneighbors", "loaded.find_similar(image, folder)"),
-    ("knn", 'loaded.fewshot(folder, probe="knn")'),
     ("reset_classifier", "vit_jax.load_pretrained(name, num_classes=3)"),
     ("attention_map", "loaded.attention(image)"),
     ("preprocessor", "loaded.preprocess(images)"),

@@ -57,6 +57,29 @@ def test_the_name_of_data_suggests_its_run(tmp_path, monkeypatch):
   assert "the nearest names are runs/digits, mydigits" in message
 
 
+@pytest.mark.parametrize(
+  "source, near",
+  [
+    ("hf_b32_clip", "timm_b32_clip_224"),
+    ("openai/clip-vit-base-patch32", "timm_b32_clip_224"),
+    ("CLIP ViT-B/32", "timm_b32_clip_224"),
+    ("dinov2_vits14", "hf_s14_dinov2"),
+    ("s14_dinov2", "hf_s14_dinov2"),
+    ("mae_b16", "timm_b16_mae"),
+    ("google/siglip2-base-patch16-224-x", "hf_b16_siglip2_224"),
+  ],
+)
+def test_an_unknown_name_suggests_those_of_its_parts(source, near):
+  """Whatever their order, and the publisher's name before them."""
+  assert f"; the nearest names are {near}" in refusal(locate, source)
+
+
+def test_a_part_alone_suggests_names_that_have_it():
+  message = refusal(locate, "clip")
+  names = message.split("names are ")[1].split(";")[0].split(", ")
+  assert len(names) == 3 and all("_clip_" in name for name in names)
+
+
 def test_unknown_name_suggests_the_nearest():
   message = refusal(locate, "b16_augrep")
   assert "the nearest names are b16_augreg, " in message
@@ -66,7 +89,7 @@ def test_unknown_name_suggests_the_nearest():
   message = refusal(locate, "vit_base_patch16_224.other")
   assert "names are vit_base_patch16_224." in message
   assert "it would be hf://timm/vit_base_patch16_224.other" in message
-  message = refusal(locate, "vit_base_patch16_224.sam")
+  message = refusal(locate, "vit_base_patch16_224.sma")
   assert message.count(" vit_base_patch16_224.sam_in1k") == 1
   # timm's name without the part that says which weights.
   message = refusal(locate, "vit_base_patch16_224")

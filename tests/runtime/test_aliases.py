@@ -2,6 +2,7 @@
 
 import operator
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vit_jax.inspection.attention_maps import attention_weights
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.in_python import FinishedRun
 from vit_jax.runtime.aliases import aliases
+from vit_jax.training.state import count_params
 
 TEXTS = ["a red image", "a green image"]
 SIGLIP = pathlib.Path(__file__).parents[1] / "checkpoints/texts/hf_siglip"
@@ -26,10 +28,13 @@ IN_FRONT = {
   **dict.fromkeys(("new_head", "replace_head", "with_head"), vit_jax.new_head),
   **dict.fromkeys(("as_nnx", "to_nnx", "nnx"), vit_jax.as_nnx),
 }
+KNN = ("knn", "kNN", "knn_accuracy", "knn_probe")
+LINEAR = ("linear_probe", "linear_eval")
+PROBES = {**dict.fromkeys(KNN, "knn"), **dict.fromkeys(LINEAR, "linear")}
 OF_LOADED = {
   name: alias.answers
   for name, alias in aliases("loaded").items()
-  if name not in {*NUMBERS, *ZERO_SHOT, *TRAINED, *IN_FRONT}
+  if name not in {*NUMBERS, *ZERO_SHOT, *TRAINED, *IN_FRONT, *PROBES}
 }
 # Names with their answers, that users of other libraries give most often.
 BEST_KNOWN = {
@@ -80,6 +85,15 @@ OF_PACKAGE = {
     ),
     load_dataset,
   ),
+  **dict.fromkeys(
+    ("num_params", *NUMBERS, "n_params", "param_count", "parameter_count"),
+    count_params,
+  ),
+  **dict.fromkeys(
+    ("lr_find", "lr_finder", "find_learning_rate", "lr_range_test"),
+    vit_jax.find_lr,
+  ),
+  "few_shot": vit_jax.fewshot,
   "get_config": load_config,
   "load_config": load_config,
   "attention_weights": attention_weights,
@@ -87,7 +101,7 @@ OF_PACKAGE = {
 TAKE_A_MODEL = {
   name: alias.answers
   for name, alias in aliases("vit_jax").items()
-  if name not in OF_PACKAGE
+  if name not in OF_PACKAGE and name not in PROBES
 }
 
 
@@ -131,7 +145,8 @@ def test_a_model_may_be_given_by_its_name_or_its_run(clip, tmp_path):
   run.__dict__["loaded"] = clip
   for model in (clip, SIGLIP, str(SIGLIP), run):
     np.testing.assert_array_equal(vit_jax.embed(model, photo), expected)
-  assert vit_jax.num_params(SIGLIP) == clip.num_params
+  for model in (clip, SIGLIP, run):
+    assert vit_jax.count_params(model) == clip.num_params
   answers = vit_jax.predict(clip, photo, texts=TEXTS)
   assert repr(answers) == repr(clip.predict(photo, texts=TEXTS))
 
@@ -171,6 +186,19 @@ def test_a_number_is_called(clip, name):
   assert getattr(clip, name)() == clip.num_params > 0
 
 
+@pytest.mark.parametrize("name, probe", PROBES.items())
+def test_a_probe_is_a_function_of_its_own(clip, name, probe, monkeypatch):
+  def fewshot(model, data, **options):
+    return model, data, options
+
+  monkeypatch.setattr(sys.modules["vit_jax.fewshot"], "fewshot", fewshot)
+  expected = (clip, "photos", {"probe": probe, "seeds": 1})
+  assert getattr(vit_jax, name)(clip, "photos", seeds=1) == expected
+  assert getattr(clip, name)("photos", seeds=1) == expected
+  with pytest.raises(TypeError, match="multiple values .* 'probe'"):
+    getattr(clip, name)("photos", probe="few_shot")
+
+
 @pytest.mark.parametrize("name", ZERO_SHOT)
 def test_texts_may_follow_the_images(clip, name, tmp_path):
   photo = write_photos(tmp_path)[0]
@@ -202,6 +230,8 @@ def test_a_run_answers_as_its_model(name):
   given = getattr(run, name)
   if answers == "workdir":
     assert given == "runs/x"
+  elif name in PROBES:
+    assert given.__wrapped__ == "its fewshot"
   elif name == "zero_shot":
     assert given.__wrapped__ == "its predict"
   elif name == "report":

@@ -11,8 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+import vit_jax
 from vit_jax import TrainState, init_params, make_vit
 from vit_jax.runtime import printable
+from vit_jax.training import state
 
 
 @pytest.mark.slow
@@ -25,6 +27,39 @@ def test_first_parameters_are_those_of_init_as_plain_arrays():
   leaves = jax.tree.leaves(found)
   assert all(isinstance(leaf, jax.Array) for leaf in leaves)
   jax.tree.map(np.testing.assert_array_equal, found, nn.unbox(expected))
+
+
+def test_parameters_are_counted_in_every_form():
+  """Ti/4 of one layer, by the paper's formulas; images of 8 x 8 pixels."""
+  D, M, K, N = 192, 768, 3, 4
+  layer = 4 * (D * D + D) + 2 * D * M + D + M + 2 * 2 * D
+  count = 4 * 4 * 3 * D + D + D + (N + 1) * D + layer + 2 * D + D * K + K
+  model = make_vit("Ti/4", num_classes=K, num_layers=1)
+  shapes = functools.partial(model.init, jax.random.key(0))
+  boxed = jax.eval_shape(shapes, jnp.zeros((1, 8, 8, 3)))
+  zeros = {"a": np.zeros((2, 3)), "b": {"c": jnp.zeros(4)}}
+  for given, expected in (
+    (boxed, count),
+    (boxed["params"], count),
+    (nn.unbox(boxed["params"]), count),
+    (zeros, 10),
+    (TrainState.create(params=zeros, tx=optax.adam(1.0)), 10),
+  ):
+    for name in ("count_params", "num_params", "count_parameters"):
+      assert getattr(vit_jax, name)(given) == expected
+
+
+@pytest.mark.parametrize(
+  "given, message",
+  [
+    (make_vit("Ti/4"), r"no parameters: give vit_jax\.init_params\(model, "),
+    ({}, "holds no parameters: give a tree of arrays, as vit_jax"),
+    (["a"], "holds no parameters: give a tree of arrays, as vit_jax"),
+  ],
+)
+def test_what_has_no_parameters_is_not_counted(given, message):
+  with pytest.raises(TypeError, match=message):
+    state.count_params(given)
 
 
 def test_a_call_without_a_model_is_answered_by_an_example():

@@ -49,9 +49,9 @@ _OF_LOADED = {
   "evaluate": "loaded.evaluate(folder)",
   "fit": "loaded.fit(folder)",
   "summary": "loaded.summary()",
-  "num_params": "loaded.num_params",
-  "num_parameters": "loaded.num_params",
-  "count_params": "loaded.num_params",
+  "num_params": "vit_jax.count_params(params), or loaded.num_params",
+  "num_parameters": "vit_jax.count_params(params), or loaded.num_params",
+  "count_params": "vit_jax.count_params(params), or loaded.num_params",
   "attention_maps": "loaded.attention_maps(images)",
   "save": "vit_jax.save(model, params, folder)",
 }

@@ -177,12 +177,13 @@ def _address(url: str) -> str:
   'vit_jax.list_models("*dinov2*")',
   same={"filter": "pattern"},
 )
-def list_models(pattern: str = "*") -> Models:
+def list_models(pattern: str = "*", *, pretrained: bool = True) -> Models:
   """The published checkpoints that `load_pretrained` knows, by their names.
 
   The result has those whose own name, or one of whose `Known.names`, matches
   the pattern, such as "*dinov2*". A number or a slice as its index gives names,
-  as in `list_models()[:2]`.
+  as in `list_models()[:2]`. All of them have weights, so `pretrained`, which
+  another library needs to say so, changes nothing.
 
   If none matches, a line says how many names contain the pattern.
 
@@ -191,6 +192,7 @@ def list_models(pattern: str = "*") -> Models:
   >>> checkpoint.model, checkpoint.image_size
   ('B/16', 224)
   """
+  del pretrained
   models = _matching(pattern)
   if not models:
     wider = f"*{pattern.strip('*')}*"

@@ -21,6 +21,14 @@ from vit_jax.pretrained.known import (
 from vit_jax.runtime import hints
 from vit_jax.runtime.printable import printable, say, say_once
 
+# The size in a name, such as vit_base_patch32, ViT-B/32, vits14 or b32.
+_SIZE = re.compile(
+  r"(?:\b|_)(?:vit)?[-_]?(ti|[sblhg])(?:ny|mall|ase|arge|uge|iant)?"
+  r"[-_/]?(?:patch|p)?[-_/]?(8|14|16|32)(?=\b|_)"
+)
+_WORD = re.compile(r"[a-z]{3}")
+_SAY_LITTLE = ("", "vit", "hf", "timm", "torchvision", "google", "facebook")
+
 
 def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   """The local file or folder of a checkpoint, downloaded if needed.
@@ -64,9 +72,39 @@ def _nearest_names(source: str) -> list[str]:
   on_the_hub = (name for row in KNOWN.values() for name in row.names)
   names += [n for n in on_the_hub if n.count("/") == source.count("/")]
   names = [*dict.fromkeys(names)]  # A model may be published twice.
-  near = difflib.get_close_matches(source.lower(), names, n=3, cutoff=0.4)
+  near = _names_of_parts(source) or difflib.get_close_matches(
+    source.lower(), names, n=3, cutoff=0.4
+  )
   run = filter(None, [hints.find_run(source)])  # A run on data of this name.
   return [*dict.fromkeys((*run, *hints.similar_path(source), *near))][:3]
+
+
+def _names_of_parts(source: str) -> list[str]:
+  """At most three of our names with most parts of a name, in any order.
+
+  "openai/clip-vit-base-patch32" and "hf_b32_clip" have the parts b32 and clip.
+  There are none unless two parts, or the only one, fit; one has to be a word,
+  such as clip.
+  """
+  wanted = _parts(source)
+  shared = {name: wanted & _parts(name) for name in KNOWN}
+  most = max(map(len, shared.values()))
+  best = [
+    name
+    for name, parts in shared.items()
+    if len(parts) == most >= min(2, len(wanted))
+    and any(map(_WORD.match, parts))
+  ]
+  return difflib.get_close_matches(source.lower(), best, n=3, cutoff=0.0)
+
+
+def _parts(name: str) -> set[str]:
+  """The parts of a name: its size as in b32, and its other words and numbers.
+
+  What says only who publishes it, or that it is a ViT, is left out.
+  """
+  plain = _SIZE.sub(r"_\1\2_", name.lower())
+  return {*re.split(r"[^a-z0-9+]+", plain)} - {*_SAY_LITTLE}
 
 
 def _names_with_timms(source: str) -> list[str]:

@@ -8,9 +8,10 @@ or a function by its full name. For the package, "loaded.features" is a function
 that takes a loaded model, a run, or a name or a path of one in front of the
 arguments. A name that ends in "()" is a method in the other library, and a
 plain value here. `arguments` are the keywords of our function for the
-positional arguments after the first. `itself` is the keyword for the object, or
-"first" if the object goes in front of the arguments. Names that may mean
-several things have a hint instead, in `hints.csv`.
+positional arguments after the first; one such as "probe=knn" is always given
+this value. `itself` is the keyword for the object, or "first" if the object
+goes in front of the arguments. Names that may mean several things have a hint
+instead, in `hints.csv`.
 """
 
 import csv
@@ -19,7 +20,7 @@ import importlib
 import importlib.resources
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 _CALLED = "()"
@@ -30,12 +31,15 @@ class Alias(NamedTuple):
   """An attribute or function of ours that answers to a name.
 
   Attributes:
-    answers, arguments, itself: The columns of `aliases.csv`, see above.
+    answers, itself: The columns of `aliases.csv`, see above.
+    arguments: The keywords of the positional arguments after the first.
+    fixed: The keywords that are always given, and their values.
     is_called: Whether the name is a method there, and a plain value here.
   """
 
   answers: str
   arguments: tuple[str, ...] = ()
+  fixed: Mapping[str, str] = {}
   itself: str = ""
   is_called: bool = False
 
@@ -52,7 +56,7 @@ class Alias(NamedTuple):
       return functools.partial(target, owner)
     if self.is_called:
       return lambda: target
-    if not (self.arguments or self.itself):
+    if not (self.arguments or self.fixed or self.itself):
       return target
 
     @functools.wraps(target)
@@ -62,7 +66,7 @@ class Alias(NamedTuple):
       renamed = dict(zip(self.arguments, others, strict=False))
       itself = {self.itself: owner} if self.itself else {}
       positional = first + others[len(renamed) :]
-      return target(*positional, **itself, **renamed, **keywords)
+      return target(*positional, **itself, **renamed, **self.fixed, **keywords)
 
     return call
 
@@ -131,7 +135,8 @@ def aliases(of: str) -> dict[str, Alias]:
   return {
     name.removesuffix(_CALLED): Alias(
       answers=row["answers"],
-      arguments=tuple(row["arguments"].split()),
+      arguments=tuple(x for x in row["arguments"].split() if "=" not in x),
+      fixed=dict(x.split("=") for x in row["arguments"].split() if "=" in x),
       itself=row["itself"],
       is_called=name.endswith(_CALLED),
     )

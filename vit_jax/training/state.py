@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -186,6 +188,41 @@ def make_params_init(
     return model.init(key, zeros)["params"]
 
   return init
+
+
+def count_params(params: Any) -> int:
+  """The number of parameters of a tree of arrays, boxed or not.
+
+  A state, a loaded model, a run, or a name or a path of a model may stand in
+  place of its parameters. Raises TypeError for a model without them, and for
+  anything else that holds no arrays.
+
+  >>> import jax.numpy as jnp
+  >>> from vit_jax.training.state import count_params
+  >>> count_params({"kernel": jnp.zeros((3, 5)), "bias": jnp.zeros(5)})
+  20
+  """
+  if isinstance(params, nn.Module):
+    raise TypeError(
+      "a model holds no parameters: give vit_jax.init_params(model, "
+      "jax.random.key(0), 224), or those that you have."
+    )
+  if isinstance(params, str | os.PathLike):
+    from vit_jax.runtime.aliases import loaded_from  # No run needs it.
+
+    return loaded_from(params, "num_params").num_params
+  if hasattr(params, "num_params"):  # A loaded model.
+    return params.num_params
+  params = getattr(params, "params", params)  # Those of a state.
+  if isinstance(params, Mapping) and "params" in params:
+    params = params["params"]
+  leaves = jax.tree.leaves(params)
+  if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
+    raise TypeError(
+      f"{quoted(params)} holds no parameters: give a tree of arrays, as "
+      "vit_jax.init_params returns, a state, or a loaded model."
+    )
+  return sum(math.prod(leaf.shape) for leaf in leaves)
 
 
 @hints.accepts(
