@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vit_jax
-from tests import encoders, tinted, tiny
+from tests import encoders, published, tinted, tiny
 from tests.commands import refused, run
 from tests.image_files import GOOD
 from vit_jax import fewshot
@@ -244,3 +244,26 @@ def test_a_function_scores_a_model_on_data():
     ValueError, match="a run was needed, and this is of type int"
   ):
     operator.call(vit_jax.fewshot, 3, "digits")
+
+
+@pytest.mark.parametrize("name", ["k", "n_neighbors", "neighbours"])
+def test_nearest_neighbours_have_the_names_of_elsewhere(name, monkeypatch):
+  monkeypatch.setattr(
+    run_probe, "probe_checkpoint", lambda *_, **options: options
+  )
+  options: Any = {name: 3}
+  found = vit_jax.fewshot("runs/x", "digits", probe="knn", **options)
+  assert found == {"probe": "knn", "neighbours": 3}
+
+
+def test_a_loaded_model_takes_no_option_that_is_not_of_the_probe():
+  """Those of a name or a path are keywords of `load_pretrained`."""
+  loaded = vit_jax.load_pretrained(published.path("hf_vit"))
+  for name in ("image_size", "nonsense"):
+    options: Any = {name: 3}
+    with pytest.raises(
+      ValueError, match=f"^{name} is no option of a probe, .* loaded already"
+    ):
+      vit_jax.fewshot(loaded, "digits", probe="knn", **options)
+  with pytest.raises(TypeError, match=r"in front: vit_jax\.fewshot\(loaded, "):
+    operator.call(vit_jax.fewshot, "digits", loaded)

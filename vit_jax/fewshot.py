@@ -141,13 +141,16 @@ def fewshot(
     data: A folder of images, a file of labels, or "digits".
     probe: "few_shot" trains on `shots` images of each class; "knn" and "linear"
       take all training images; "segment" is for a folder of images and masks.
-    **options: The command's flags, such as `shots`, `seeds` and `neighbours`.
+    **options: The command's flags, such as `shots`, `seeds` and `neighbours`,
+      which may be called `k`. If the checkpoint is a name or a path, keywords
+      of `load_pretrained`, too.
 
   Returns:
     The accuracy, `top1`, or `mean_iou` of "segment", and what it was measured
     on.
 
   Raises:
+    TypeError: if the two are given in the other order.
     ValueError: if the data and the checkpoint do not fit, or an option is
       wrong.
   """
@@ -155,6 +158,13 @@ def fewshot(
   from vit_jax.run.flags import data_keys
   from vit_jax.run.settings import ProbeSettings, base_config, read
 
+  if probe == "knn" and "k" in options and "neighbours" not in options:
+    options["neighbours"] = options.pop("k")  # Its name in the literature.
+  if hasattr(data, "origin"):
+    raise TypeError(
+      "the data are a loaded model, which goes in front: "
+      "vit_jax.fewshot(loaded, folder)."
+    )
   config = base_config(ProbeSettings)
   keys = data_keys(os.path.expanduser(os.fspath(data)), sets=True)
   config.update_from_flattened_dict(keys)

@@ -215,6 +215,7 @@ class _Opened:
   """An open checkpoint, and how images are prepared for its model.
 
   `crop` replaces fields of the checkpoint's crop, in place of the settings'.
+  Raises ValueError for overrides if the checkpoint is open already.
   """
 
   def __init__(
@@ -225,14 +226,21 @@ class _Opened:
     **crop: Any,
   ):
     self.mesh = mesh = sharding.make_mesh(**vars(settings.mesh))
-    overrides["interpolation"] = settings.transfer.interpolation
 
     def on_mesh(loaded: Loaded) -> Any:
       return loaded.params_on(mesh)
 
     if isinstance(checkpoint, Loaded):
+      if overrides:
+        name = next(iter(overrides))
+        raise ValueError(
+          f"{name} is no option of a probe, and {checkpoint.origin.source} is "
+          f"loaded already: for a setting of the model, give {name} to "
+          "vit_jax.load_pretrained."
+        )
       self.loaded = checkpoint.read_and_hold(on_mesh)
     else:
+      overrides["interpolation"] = settings.transfer.interpolation
       self.loaded = open_checkpoint(checkpoint, hold=on_mesh, **overrides)
     self.model = self.loaded.task.probed(self.loaded.model)[""]
     changes = {k: v for k, v in vars(settings.eval_transform).items() if v}
