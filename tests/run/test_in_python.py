@@ -170,7 +170,7 @@ def test_a_script_is_not_imported_by_workers(
     ({"base_lr": 1e-3}, "base_lr is not .* did you mean lr?"),
     (
       {"data": 3},
-      "data is of type int: .* arrays. Give a folder, a f",
+      "data is of type int: .* from files. Give a folder, a f",
     ),
     ({"resume": "runs/cc"}, "resume is not needed: .* workdir='runs/cc'; "),
     ({"resume": True}, "resume is not needed: .* workdir='runs/my_photos'"),
@@ -301,7 +301,11 @@ def test_weights_may_stand_after_the_data(photos, started):
       [vit_jax.make_vit("Ti/16"), "my_photos"],
       "type Vit: the images come",
     ),
-    ([[1, 2], [0, 1]], "data is of type list: .* how to train on arrays"),
+    ([[1, 2], [0, 1]], "data is of type list, .* trains on arrays as they"),
+    (
+      [np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2)],
+      r"ndarray, .*`os\.makedirs\(.*/\{k\}\.png\"\)`, .* folder, \"my_images\"",
+    ),
   ],
 )
 def test_data_stand_in_front(given, said):

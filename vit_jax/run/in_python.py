@@ -381,12 +381,20 @@ def _path(data: Any) -> str:
       "vit_jax.train(folder, loaded), which starts from the weights of a "
       'loaded model, or vit_jax.train(folder, model="S/16"), which makes one.'
     )
+  if hasattr(data, "shape") or isinstance(data, list | tuple):
+    raise ValueError(
+      f"data is of type {type(data).__name__}, and images and labels are read "
+      "from files: write each image k, uint8 (H, W, 3), of a label by "
+      '`os.makedirs(f"my_images/{label}", exist_ok=True); '
+      'Image.fromarray(image).save(f"my_images/{label}/{k}.png")`, and give '
+      'their folder, "my_images". docs/howto/own_loop.md trains on arrays '
+      "as they are."
+    )
   if not isinstance(data, str | os.PathLike):
     raise ValueError(
       f"data is of type {type(data).__name__}: this function reads images and "
-      "labels from files; docs/howto/own_loop.md shows how to train on "
-      "arrays. Give a folder, a file of labels or a configuration by its "
-      'path, and values of the configuration as settings={"data.task": '
+      "labels from files. Give a folder, a file of labels or a configuration "
+      'by its path, and values of the configuration as settings={"data.task": '
       '"multilabel"}.'
     )
   return os.path.expanduser(os.fspath(data))
