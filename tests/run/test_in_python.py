@@ -442,6 +442,8 @@ def test_commands_are_functions_of_a_run(photos, capsys):
   assert "runs/" not in capsys.readouterr().err  # It writes no run.
   assert len(rates.rates) == 10 and pathlib.Path("lr_range.csv").exists()
   assert "suggested learning rate" in rates._repr_html_()
+  assert repr(rates).startswith("suggested learning rate: ")
+  assert repr(rates).endswith(f", of {len(rates.rates)} rates from 1e-06 to 1")
 
 
 @pytest.mark.parametrize("main, workers", [("own.py", 0), (None, None)])

@@ -156,6 +156,12 @@ def test_an_image_without_a_model_says_where_the_model_stands(tmp_path):
   for call in (vit_jax.preprocess, vit_jax.attention):
     with pytest.raises(ValueError, match=r"in front, as in vit_jax\.\w+\(load"):
       call(photo)
+  with pytest.raises(
+    ValueError, match=r"as in vit_jax\.similarity\(loaded, im"
+  ):
+    vit_jax.similarity(photo, photo)
+  with pytest.raises(ValueError, match=r"nonesuch(?!.* in front)"):
+    vit_jax.similarity("nonesuch", photo)
 
 
 def test_one_layer_is_a_list_of_one(clip, tmp_path):

@@ -119,7 +119,9 @@ def new_head(
   """A model with a new head of zeros, and its parameters.
 
   The other parameters, the representation layer's among them, stay as given.
-  `new_head(loaded, num_classes)` takes what `load_pretrained` returned.
+  `new_head(loaded, num_classes)` takes what `load_pretrained` returned. The
+  result is a plain dictionary of arrays, which prints all its numbers;
+  `jax.tree.map(numpy.shape, params)` prints their shapes.
 
   >>> import jax
   >>> import vit_jax

@@ -18,6 +18,7 @@ import csv
 import functools
 import importlib
 import importlib.resources
+import mimetypes
 import operator
 import os
 from collections.abc import Callable, Mapping
@@ -79,7 +80,8 @@ def of_loaded(name: str) -> Callable[..., Any]:
     try:
       loaded = loaded_from(model, name)
     except ValueError as error:
-      if args:
+      kind, _ = mimetypes.guess_type(os.fspath(model))
+      if args and not str(kind).startswith("image/"):
         raise
       raise ValueError(
         f"{error} The model stands in front, as in "

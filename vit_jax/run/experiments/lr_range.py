@@ -47,13 +47,19 @@ class Found:
   suggested: float | None
   picture: str | None = None
 
-  def _repr_html_(self) -> str | None:
-    """The suggested rate, and the figure if it was drawn, as HTML."""
+  def __repr__(self) -> str:
+    """The suggested rate, and those that were tried."""
     rate = "none" if self.suggested is None else f"{self.suggested:.2g}"
-    text = f"suggested learning rate: {rate}"
+    tried = f"of {len(self.rates):,} rates"
+    if self.rates:
+      tried += f" from {self.rates[0]:.2g} to {self.rates[-1]:.2g}"
+    return f"suggested learning rate: {rate}, {tried}"
+
+  def _repr_html_(self) -> str | None:
+    """The same, and the figure if it was drawn, as HTML."""
     if self.picture is None:
-      return f"<p>{text}</p>"
-    return Shown((self.picture,), text)._repr_html_()
+      return f"<p>{self!r}</p>"
+    return Shown((self.picture,), repr(self))._repr_html_()
 
 
 def find_lr(
