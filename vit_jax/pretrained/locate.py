@@ -56,7 +56,8 @@ def locate(source: str, more: tuple[str, ...] = ()) -> pathlib.Path:
   if checkpoint:
     return _from_address(checkpoint.url, checkpoint.sha256, more)
   near = _names_with_timms(source) or _nearest_names(source)
-  ideas = f"; the nearest names are {', '.join(near)}" if near else ""
+  names = "name is" if len(near) == 1 else "names are"
+  ideas = f"; the nearest {names} {', '.join(near)}" if near else ""
   repository = source if "/" in source else f"timm/{source}"
   if hub.REPOSITORY.fullmatch(repository) and {*"/."} & {*source}:
     ideas += f"; on Hugging Face it would be hf://{repository}"
