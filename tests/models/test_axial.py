@@ -73,14 +73,14 @@ def test_a_description_names_it():
 
 
 @pytest.mark.parametrize(
-  "fields, what",
+  "fields, problem",
   [
-    (dict(block="axial"), "a class token"),
-    (dict(**AXIAL, position="relative"), "a relative position"),
+    (dict(block="axial"), "a class token lies in neither: set pooling='gap'"),
+    (dict(**AXIAL, position="relative"), "relative .*: set another position"),
   ],
 )
-def test_tokens_without_row_and_column_are_refused(fields, what):
-  with pytest.raises(ValueError, match=f"and {what} is in neither: set pool"):
+def test_tokens_without_row_and_column_are_refused(fields, problem):
+  with pytest.raises(ValueError, match=f"rows and columns, and {problem}"):
     shapes_of(tiny(**fields), images())
 
 

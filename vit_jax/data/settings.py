@@ -118,9 +118,9 @@ class DataSettings(Section):
   label_separator: str | None = setting(
     None,
     "Characters that separate several labels or captions in a cell, such as ' "
-    "' or ','. By default ; and | separate them, and a text such as [\"cat\", "
-    '"dog"] is a list. If set to ";|", such a text is not read as a list, as '
-    "in earlier versions.",
+    "' or ','. By default ; and | separate labels, nothing separates captions, "
+    'and a text such as ["cat", "dog"] is a list. If set to ";|", such a text '
+    "is not read as a list, as in earlier versions.",
     must=Rule(
       "be spaces or punctuation, without letters and digits",
       lambda text: text and not any(map(str.isalnum, text)),

@@ -47,8 +47,8 @@ def write_masks(
     track: Passes the files on, and may show how many are done.
 
   Returns:
-    The number of masks, the number of unreadable images, and lines on what all
-    masks hold.
+    The number of masks, the number of unreadable images, and lines with
+    statistics over all masks.
   """
   files = [*files]
   masks = pathlib.Path(folder, kind.folder)

@@ -58,8 +58,8 @@ class Prediction:
     error: Why the image could not be read; all other fields are then empty.
     index: Indices of the likeliest classes, the likeliest first.
     probability: The probabilities of these classes.
-    values: The numbers that a regression predicts, in their unit; it has no
-      classes.
+    values: The numbers that a regression predicts, in their unit. Such an
+      answer has no classes; others have no values.
     features: The head's input (D,), or the tokens after several layers, (L, h,
       w, D) or (L, S, D), if they were asked for.
     names: The names of these classes, or of the targets of a regression, if the

@@ -110,15 +110,19 @@ def _batch_of_folder(
 ) -> tuple[Batch, Source]:
   """A batch of training images, and the split that they are from.
 
-  Raises ValueError as `open_splits` and `open_source` do.
+  `place` is the workdir of a run, a folder of images, a file of labels, packed
+  data, "digits", or the settings of data. Raises ValueError as `open_splits`
+  and `open_source` do.
   """
   path = "" if isinstance(place, Data) else os.path.expanduser(os.fspath(place))
   settings = place if isinstance(place, Data) else None
   if path and (described := latest_description(path)):
     data = described["config"]["data"]
     settings = from_dict(DataSettings, data, saved=True)
-  elif path and not (at := settings_of(path)).root:  # Packed, or the digits.
-    settings = DataSettings(name=at.name, dir=at.dir)
+  elif path:
+    found = settings_of(path)
+    if not found.root:  # It is packed data, or the digits.
+      settings = DataSettings(name=found.name, dir=found.dir)
   if settings is not None:
     kind = settings.label_kind
     train = open_source("train", settings, kind and without_tokens(kind))

@@ -38,10 +38,13 @@ class AxialBlock(nn.Module):
         f"of {h * w} patches were left out: give it all patches."
       )
     if h * w != N or R is not None:
-      what = "a class token" if R is None else "a relative position"
+      problem = "a class token lies in neither: set pooling='gap' or 'map'."
+      if R is not None:
+        problem = (
+          "relative positions are for all patches: set another position."
+        )
       raise ValueError(
-        f"axial attention goes along rows and columns, and {what} is in "
-        "neither: set pooling='gap' or 'map', and another position."
+        f"axial attention goes along rows and columns, and {problem}"
       )
     row, column = (
       EncoderBlock(self.num_heads, self.mlp_size, self.config, name=name)

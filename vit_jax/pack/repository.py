@@ -23,7 +23,8 @@ def parquet_files(folder: epath.Path, names: Iterable[str]) -> Files:
 
   `names` are those of the folder's entries. The files lie in the folder itself,
   in its folder `data`, in its only folder with Parquet files, or in a folder
-  for each split. Raises ValueError if they lie in several other folders.
+  for each split. At an address, such as gs://, only the folder and its `data`
+  are looked into. Raises ValueError if the files lie in several other folders.
   """
   names = sorted(names)
   here = [name for name in names if name.endswith(_PARQUET)]

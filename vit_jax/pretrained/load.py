@@ -208,7 +208,8 @@ def open_checkpoint(
     return _with_text(_open_as_trained(os.fspath(source), overrides), overrides)
   if "num_classes" in overrides:
     num_classes = overrides.pop("num_classes")
-    return with_head(open_checkpoint(source, **overrides), num_classes)
+    opened = open_checkpoint(source, reads_patches=reads_patches, **overrides)
+    return with_head(opened, num_classes)
   if not isinstance(source, str | os.PathLike):
     raise ValueError(
       f"the checkpoint is given as a {type(source).__name__}: give a name, a "

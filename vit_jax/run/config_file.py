@@ -109,7 +109,10 @@ def make_config(
 def _check_argument(
   path: pathlib.Path, module: types.ModuleType, *argument: str
 ) -> None:
-  """Raises ValueError if a file does not take the argument after its colon."""
+  """Raises ValueError if a file does not take the argument after its colon.
+
+  A study needs one, the name of one of its rows.
+  """
   rows = getattr(module, "ROWS", {})
   if rows and (not argument or argument[0] not in rows):
     problem = "a study, not a single run"

@@ -79,7 +79,7 @@ def fine_tuning(
   Args:
     values: The values on the command line, as text, by dotted key.
     workdir: The run's folder. A run that began without a probe goes on without
-      one, and one whose weights are no longer there keeps its pooling.
+      a probe, and a run whose weights are no longer there keeps its pooling.
   """
   count = None
   task = values.get("data.task", "classification")

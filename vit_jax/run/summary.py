@@ -459,7 +459,7 @@ def _at_chance(plan: Plan, said: str | None, score: float) -> str:
     advice = f"Give more images{each}, or another encoder."
   elif plan.settings.data.labels_file:
     names = plan.source.class_names
-    line = plan.task.labels.looks_like_numbers(names, len(plan.source))
+    line = plan.task.labels.numbers_warning(names, len(plan.source))
     advice = line[:1].upper() + line[1:] or advice
   shown = plan.task.scores.metric.format.format(chance)
   return (

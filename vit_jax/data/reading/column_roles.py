@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from vit_jax.data.reading.columns import as_bit, is_empty, plain, unknown_cells
 from vit_jax.data.reading.labels import Labels
@@ -190,7 +190,6 @@ def _image_column_and_notes(
   if called:  # A message then says which files are missing.
     return called[0], []
   _fail_without_files(place, header, cells, settings)
-  raise AssertionError
 
 
 def _fail_without_files(
@@ -198,7 +197,7 @@ def _fail_without_files(
   header: Sequence[str],
   cells: Mapping[str, Sequence[Any]],
   settings: DataSettings,
-) -> None:
+) -> NoReturn:
   """Raises ValueError for a table without a column of images."""
   problem = (
     f"has no column that names images; its columns are {list_columns(header)}"

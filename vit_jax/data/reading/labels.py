@@ -214,8 +214,8 @@ class Labels:
     examples.
     """
 
-  def looks_like_numbers(self, names: Sequence[str], count: int) -> str:
-    """A line on classes of `count` images that may be numbers; "" otherwise."""
+  def numbers_warning(self, names: Sequence[str], count: int) -> str:
+    """A line if the classes of `count` images may be numbers, or ""."""
     many = _FEWEST < len(names) < count or len(names) >= _MANY
     if not (self.are_classes and many and all(map(_NUMBER.match, names))):
       return ""
@@ -232,7 +232,7 @@ class Labels:
     """
     if not self.are_classes:
       return []
-    if line := self.looks_like_numbers(names, len(rows)):
+    if line := self.numbers_warning(names, len(rows)):
       return [line]
     from vit_jax.data.reading.cells import are_sentences, several_labels_hint
 

@@ -189,7 +189,8 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
 def _may_be_pe(shapes: Shapes) -> bool:
   """Whether the arrays may be those of a Perception Encoder.
 
-  Their names are those of a CLIP, but no CLIP has all of them.
+  Their names are those of a CLIP's arrays, which has a last norm and no
+  attention pooling. A Perception Encoder has the pooling, or no last norm.
   """
   has_last_norm = {"norm.weight", "fc_norm.weight"} & shapes.keys()
   has_pooling = "attn_pool.latent" in shapes

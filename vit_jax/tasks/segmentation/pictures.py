@@ -16,7 +16,7 @@ from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
 from vit_jax.tasks.segmentation.objective import enlarged
 
-STRIP = 1 << 21  # Pixels of an image that are floats at once.
+STRIP = 1 << 21  # Pixels of an image that are made floats at a time.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
 _GOLDEN = 0.618034  # Share of the colour circle between two classes.
 

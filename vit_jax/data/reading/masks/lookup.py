@@ -10,7 +10,7 @@ from vit_jax.data.reading.masks.beside import MASKS, PairedFiles
 from vit_jax.runtime.printable import counted, first_of
 from vit_jax.runtime.printable import printable_path as text
 
-# Endings of an image's name, in place of which its mask's name has a suffix.
+# Endings of an image's name. Its mask's name has a suffix in place of one.
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
 _SAME_NAME = b"", b""  # The endings of an image and its mask without suffixes.
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
