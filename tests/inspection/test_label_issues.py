@@ -1,12 +1,14 @@
 """The file, the picture and the lines of likely label errors."""
 
 import csv
+import os
 import pathlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import vit_jax
 from tests.image_files import encode
 from vit_jax.inspection.data_sheet import inspect_folder
 from vit_jax.inspection.label_issues import issue_lines
@@ -159,3 +161,41 @@ def test_the_commonest_mistake_is_said():
   assert "may be right, as hard images are contradicted too: look" in hard
   assert shown == "  a.jpg: steak, perhaps pizza"
   assert commonest == "  most often steak, perhaps pizza: 2"
+
+
+@pytest.mark.slow
+def test_label_errors_are_a_list_in_python(tmp_path, capsys, monkeypatch):
+  """It names the files of the CSV file's listed rows, and writes on request."""
+  monkeypatch.chdir(tmp_path)
+  root = fill(tmp_path / "photos")
+  loaded = vit_jax.load_pretrained(MODEL)
+  found = loaded.label_errors(root)
+  assert {*os.listdir(tmp_path)} == {"photos"}
+  assert "2 labels of 30 images are contradicted" in capsys.readouterr().out
+  wrong = {(f"{root}/train/red/3.png", "red", "blue")}
+  wrong |= {(f"{root}/test/blue/13.png", "blue", "red")}
+  assert {issue[:3] for issue in found} == wrong
+  assert found[0].margin <= found[1].margin < 0
+  again = vit_jax.label_errors(MODEL, root, out="issues.csv")
+  assert {issue[:3] for issue in again} == wrong
+  with open("issues.csv", newline="") as file:
+    rows = [row for row in csv.DictReader(file) if row["listed"] == "yes"]
+  assert [(row["given"], row["likely"]) for row in rows] == [
+    (issue.given, issue.likely) for issue in again
+  ]
+  assert pathlib.Path("issues.png").exists()
+
+
+def test_a_loaded_model_takes_no_other_settings_for_label_errors(tmp_path):
+  loaded = vit_jax.load_pretrained(MODEL)
+  root = fill(tmp_path / "photos")
+  with pytest.raises(ValueError, match="^image_size: give these to vit_jax.lo"):
+    vit_jax.label_errors(loaded, root, image_size=32)
+  for call in (  # In the order of the command's words.
+    lambda: vit_jax.label_errors("nowhere", model=loaded),
+    lambda: vit_jax.label_errors("nowhere", loaded),
+  ):
+    with pytest.raises(ValueError, match="data.root='nowhere' is not a folder"):
+      call()
+  with pytest.raises(TypeError, match=r"as in vit_jax.label_errors\(loaded, f"):
+    loaded.label_errors()

@@ -13,6 +13,7 @@ from vit_jax.config import load_config
 from vit_jax.data.batching.own_loop import load_dataset
 from vit_jax.inference.predictor import Prediction, Predictions
 from vit_jax.inspection.attention_maps import attention_weights
+from vit_jax.inspection.label_issues import find_label_errors
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.in_python import FinishedRun
 from vit_jax.runtime.aliases import aliases
@@ -24,7 +25,12 @@ SIGLIP = pathlib.Path(__file__).parents[1] / "checkpoints/texts/hf_siglip"
 NUMBERS = ("num_parameters", "count_params", "count_parameters")
 ZERO_SHOT = ("zero_shot", "zeroshot", "zero_shot_classify")
 TRAINED = ("fit", "finetune", "fine_tune")
+LABEL_ERRORS = (
+  *("label_errors", "find_label_errors", "label_issues"),
+  *("find_label_issues", "find_mislabeled", "mislabeled"),
+)
 IN_FRONT = {
+  **dict.fromkeys(LABEL_ERRORS, find_label_errors),
   **dict.fromkeys(("new_head", "replace_head", "with_head"), vit_jax.new_head),
   **dict.fromkeys(("as_nnx", "to_nnx", "nnx"), vit_jax.as_nnx),
 }
@@ -85,6 +91,7 @@ OF_PACKAGE = {
     ),
     load_dataset,
   ),
+  **dict.fromkeys(LABEL_ERRORS, find_label_errors),
   **dict.fromkeys(
     ("num_params", *NUMBERS, "n_params", "param_count", "parameter_count"),
     count_params,
@@ -240,13 +247,14 @@ def test_a_run_answers_as_its_model(name):
     assert given.__wrapped__ == "its fewshot"
   elif name == "zero_shot":
     assert given.__wrapped__ == "its predict"
-  elif name == "report":
-    assert (given.func, given.args) == (vit_jax.report, (run,))
+  elif name in ("report", *LABEL_ERRORS):
+    of_run = {"report": vit_jax.report}.get(name, find_label_errors)
+    assert (given.func, given.args) == (of_run, (run,))
   else:
     shown = given() if callable(given) else given
     assert shown == f"its {answers.removeprefix('loaded.')}"
   assert hasattr(Loaded, answers.removeprefix("loaded.")) or name in (
-    *("model", "params", "report"),
+    *("model", "params", "report", *LABEL_ERRORS),
     *("path", "folder", "dir"),
     *("output_dir", "log_dir", "save_dir"),
   )

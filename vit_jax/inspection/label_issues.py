@@ -5,10 +5,11 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+import os
 import pathlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,19 +19,24 @@ from PIL import Image
 from vit_jax.data.batching.loader import make_loader
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.example import Example, ImageSpec, Source
+from vit_jax.data.reading.sources import check_classes
 from vit_jax.data.settings import LoaderSettings
+from vit_jax.inspection.found_data import open_found, recognised
 from vit_jax.inspection.panels import Drawing, Panel, put_together
 from vit_jax.inspection.photograph import Photograph, in_colours
 from vit_jax.models.model import represent
 from vit_jax.pretrained.folder import probe_pooling
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime import callable_module, hints
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.runtime.files import CSV, output_file, replacing
+from vit_jax.runtime.shown import path_of_run
 from vit_jax.tasks.outcome import Stream, write_rows
 from vit_jax.tasks.probes import label_errors
 from vit_jax.tasks.probes.label_errors import LabelErrors
 from vit_jax.tasks.probes.whole_set import make_represent
+from vit_jax.tasks.settings import DataSettings
 from vit_jax.training import sharding
 
 _SHOWN = 3  # Images named on the screen.
@@ -74,6 +80,94 @@ class IssueFiles:
       return cls(path, picture, None)
     arrays, _ = output_file(probabilities, {"NumPy arrays": (".npz",)})
     return cls(path, picture, arrays)
+
+
+class LabelIssue(NamedTuple):
+  """An image whose label may be wrong.
+
+  Attributes:
+    image: The file.
+    given: Its label.
+    likely: The class that contradicts it.
+    margin: The probability of the label minus that of the likeliest other
+      class, in [-1, 1].
+  """
+
+  image: str
+  given: str
+  likely: str
+  margin: float
+
+
+@hints.accepts(
+  "vit_jax.label_errors(loaded, folder)",
+  same={
+    "model": "checkpoint",
+    **dict.fromkeys(("folder", "root", "path", "dataset"), "data"),
+    **dict.fromkeys(("issues", "save", "save_to"), "out"),
+  },
+  first_by_name=True,
+)
+def find_label_errors(
+  checkpoint: "str | os.PathLike[str] | Loaded",
+  data: "str | os.PathLike[str] | Loaded",
+  *,
+  out: str | os.PathLike[str] | None = None,
+  **overrides: Any,
+) -> list[LabelIssue]:
+  """Likely label errors, as `vit_jax inspect_data --model` lists them::
+
+    vit_jax.label_errors("hf_s14_dinov2", "my_photos", out="issues.csv")
+
+  Linear probes of the representations answer each image of all splits without
+  having seen it, and lines say how many labels they contradict. Hard images are
+  contradicted too, so look at the first ones first.
+
+  Args:
+    checkpoint: As `load_pretrained` takes it, or what it or `vit_jax.train`
+      returned; best an encoder that was not trained on these labels.
+    data: A folder of class folders, or a file of labels; a loaded model may
+      also stand after it.
+    out: The CSV file to write, with a row for every image; a picture of the
+      images that are listed is written beside it.
+    **overrides: Keywords of `load_pretrained`, unless the model is loaded.
+
+  Returns:
+    The images that are listed, the lowest margin first.
+
+  Raises:
+    ValueError: if there are too few images, their labels are no classes, or
+      the checkpoint cannot be opened.
+  """
+  if isinstance(data, Loaded):
+    checkpoint, data = data, path_of_run(checkpoint)
+  files = IssueFiles.of_paths(os.fspath(out), None) if out else None
+  root = os.path.expanduser(os.fspath(data))
+  settings, labels, notes = recognised(root, DataSettings())
+  splits = open_found(root, settings, labels)
+  check_classes(splits.train, "label_errors")
+  if isinstance(checkpoint, Loaded):
+    if overrides:
+      raise ValueError(
+        f"{', '.join(overrides)}: give these to vit_jax.load_pretrained, as "
+        "this model is loaded already."
+      )
+    mesh = sharding.make_mesh()
+    loaded = checkpoint.read_and_hold(lambda one: one.params_on(mesh))
+  else:
+    loaded = open_for_features(path_of_run(checkpoint), **overrides)
+  every: Any = [splits.train, splits.eval, splits.test]
+  display = Display()
+  display.header([("data", splits.found)])
+  for line in notes:
+    display.note(line)
+  return inspect_labels(
+    loaded,
+    [split for split in every if split is not None],
+    files,
+    display,
+    num_workers=0 if callable_module.is_script() else -1,
+  )
 
 
 class JoinedSplits(Source):
@@ -122,11 +216,13 @@ class JoinedSplits(Source):
 def inspect_labels(
   loaded: Loaded,
   splits: Sequence[Any],
-  files: IssueFiles,
+  files: IssueFiles | None,
   display: Display,
-) -> None:
-  """Looks for label errors in all splits together, and writes the files.
+  num_workers: int = -1,
+) -> list[LabelIssue]:
+  """Looks for label errors in all splits together, and writes any files.
 
+  Returns those that are listed. `num_workers` is as in `LoaderSettings`, and
   `loaded` is what `open_for_features` returned. Raises ValueError as
   `check_enough` does.
   """
@@ -134,7 +230,9 @@ def inspect_labels(
   names = source.class_names
   for line in loaded.notes:
     display.note(line)
-  features, labels, places = read_features(loaded, source, display.track)
+  features, labels, places = read_features(
+    loaded, source, display.track, num_workers
+  )
   label_errors.check_enough(labels, names)
   p = label_errors.out_of_fold(
     features,
@@ -144,21 +242,22 @@ def inspect_labels(
     track=display.track,
   )
   ranked = label_errors.label_errors(labels, p)
-  rows = _rows(names, labels, p, ranked)
-  write_rows(files.issues, source, _COLUMN_NAMES, places[ranked.index], rows)
+  if files:
+    rows = _rows(names, labels, p, ranked)
+    write_rows(files.issues, source, _COLUMN_NAMES, places[ranked.index], rows)
   errors = ranked.only_listed()
   order = places[errors.index]
   given_names = [names[k] for k in labels[errors.index]]
   likely_names = [names[k] for k in errors.likely]
-  written = str(files.issues)
-  if len(order):
+  written = str(files.issues) if files else ""
+  if files and len(order):
     spec = loaded.preprocessing.spec
     captions = list(map("{}: {}?".format, given_names, likely_names))
     sheet = issue_sheet(source, order, captions, spec)
     with replacing(files.picture) as file:
       sheet.savefig(file)
     written += f", the first {min(len(order), PICTURES):,} in {files.picture}"
-  if files.probabilities:
+  if files and files.probabilities:
     with replacing(files.probabilities) as file:
       np.savez(
         file,
@@ -170,14 +269,18 @@ def inspect_labels(
       )
     written += f"; out-of-fold probabilities: {files.probabilities}"
   right = float((p.argmax(axis=1) == labels).mean())
-  first = source.ids(order[:_SHOWN].tolist())
-  shown = zip(first, given_names, likely_names, strict=False)
+  margins = errors.margin.tolist()
+  columns = source.ids(order.tolist()), given_names, likely_names, margins
+  issues = [*map(LabelIssue, *columns)]
+  shown = [issue[:3] for issue in issues[:_SHOWN]]
   lines = issue_lines(
-    given_names, likely_names, [*shown], images=len(labels), right=right
+    given_names, likely_names, shown, images=len(labels), right=right
   )
   for line in lines:
     display.note(line)
-  display.note(f"label errors: {written}")
+  if written:
+    display.note(f"label errors: {written}")
+  return issues
 
 
 def open_for_features(checkpoint: str, **overrides: Any) -> Loaded:
@@ -198,7 +301,10 @@ def open_for_features(checkpoint: str, **overrides: Any) -> Loaded:
 
 
 def read_features(
-  loaded: Loaded, source: Source, track: Track = untracked
+  loaded: Loaded,
+  source: Source,
+  track: Track = untracked,
+  num_workers: int = -1,
 ) -> tuple[
   Float[np.ndarray, "n D"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]
 ]:
@@ -211,7 +317,7 @@ def read_features(
   mesh = sharding.make_mesh()
   preprocessing = loaded.preprocessing
   loader = make_loader(
-    LoaderSettings(on_unreadable="skip"),
+    LoaderSettings(on_unreadable="skip", num_workers=num_workers),
     photographs=True,
     image_size=preprocessing.image_size,
   )
