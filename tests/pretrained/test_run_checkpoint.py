@@ -248,12 +248,16 @@ def test_an_address_that_only_a_checkpoint_names_is_not_asked(
   message = str(caught.value)
   assert f"give base={address} (base" in message and "mine" not in message
   assert message.isprintable() and "token" not in message
-  with pytest.raises(ValueError, match="run is hf://o/n, which only its check"):
+  with pytest.raises(
+    ValueError, match="run is hf://o/n, which only the run.s c"
+  ):
     load_pretrained(lora_of("hf://o/n"))
-  with pytest.raises(ValueError, match="run is gs://b/run, which only its che"):
+  with pytest.raises(
+    ValueError, match="run is gs://b/run, which only the run.s"
+  ):
     load_pretrained(lora_of("gs://b/run"))
   nested = lora_of(run, base=f"{address}?token=mine", task="/tmp/evil.py:Evil")
-  with pytest.raises(ValueError, match=f"is {address}, which only its checkpo"):
+  with pytest.raises(ValueError, match=f"is {address}, which only the run.s c"):
     load_pretrained(nested)
   assert site.requests == [] and not cache.exists()
 

@@ -71,8 +71,12 @@ def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):
 @pytest.mark.parametrize(
   "to, fields, reason",
   [
-    ("hf", {"pooling": "gap", "num_classes": 0}, "for 16 x 24 patches, not"),
-    ("hf", {"pooling": "gap", "position": "none"}, "for 16 x 24 patches, not"),
+    ("hf", {"pooling": "gap", "num_classes": 0}, "for images of 16 x 24, not"),
+    (
+      "hf",
+      {"pooling": "gap", "position": "none"},
+      "for images of 16 x 24, not",
+    ),
     ("torchvision", {"pooling": "gap"}, "pooling='gap'.*gelu='tanh', and the"),
     ("timm", {"pooling": "map", "position": "sincos2d"}, "has only token or"),
     ("google", {"position": "relative"}, "position='relative' at 'input'"),
