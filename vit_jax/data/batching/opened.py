@@ -1,4 +1,4 @@
-"""What `open_data` and `load_dataset` return: a split and its batches."""
+"""A split and its batches, as `open_data` and `load_dataset` return them."""
 
 import contextlib
 import itertools
@@ -55,7 +55,7 @@ class OpenData(NamedTuple):
       return tuple.__getitem__(self, index)
 
     def __getattr__(self, name: str) -> Any:
-      """What answers to a name of another library.
+      """The answer to a name of another library.
 
       Raises AttributeError for other names, with a hint at what may be meant.
       """
@@ -151,7 +151,7 @@ class OpenedSplit(contextlib.AbstractContextManager):
   if not TYPE_CHECKING:  # A type checker knows the names above alone.
 
     def __getattr__(self, name: str) -> Any:
-      """What answers to a name of another library.
+      """The answer to a name of another library.
 
       Raises AttributeError for other names, with a hint at what may be meant.
       """
@@ -167,7 +167,7 @@ class OpenedSplit(contextlib.AbstractContextManager):
 
 
 def _answer(opened: OpenData | OpenedSplit, name: str, who: str) -> Any:
-  """What answers to a name that the object does not have itself.
+  """The answer to a name that the object does not have itself.
 
   Raises AttributeError if nothing does; `who` is as in `attribute_error`.
   """
