@@ -66,10 +66,10 @@ class OpenedSplit(contextlib.AbstractContextManager):
   """A split to iterate over: `for batch in vit_jax.load_dataset("my_photos")`.
 
   A loop has the batches of one epoch: of "train" the next `len(data)` of a
-  stream without end, and of the other splits each example once. There, `mask`
-  of a batch is 1 for an example and 0 for a row that fills up the last batch or
-  stands for an unreadable image: `batch["label"][batch["mask"] > 0]` are the
-  labels that count. `next(data)` is the next batch, and `data["eval"]`,
+  stream without end, and of the other splits each example once. The last batch
+  of those may have fewer rows, whereas that of `open_data` is filled up with
+  rows that its `mask` leaves out; unreadable images are left out as well.
+  `next(data)` is the next batch, and `data["eval"]`,
   `data["test"]` and `data["train"]` are splits of the same data, opened once;
   without test images, "test" is "eval", and a line says so. `class_names` are
   those of the split, and `data.show_batch()` draws a batch.
@@ -104,7 +104,12 @@ class OpenedSplit(contextlib.AbstractContextManager):
 
   def __iter__(self) -> Iterator[Batch]:
     """Yields the batches of one epoch; raises as `BatchIterator` does."""
-    return itertools.islice(self.batches, len(self))
+    for batch in itertools.islice(self.batches, len(self)):
+      counts = batch.get("mask")
+      if counts is None:
+        yield batch
+      else:
+        yield {name: array[counts > 0] for name, array in batch.items()}
 
   def __next__(self) -> Batch:
     """The next batch; raises StopIteration after each epoch."""
