@@ -334,8 +334,10 @@ def normalize(
   """
   if images.dtype != jnp.uint8:
     raise ValueError(
-      f"images of type {images.dtype}; vit_jax.normalize takes uint8. For "
-      "floats in [0, 1], compute (images - mean) / std yourself."
+      f"images of type {images.dtype}; vit_jax.normalize and train steps take "
+      "uint8, and normalise them. Floats in [0, 1] become these by "
+      '(255 * images).round().astype("uint8"); for model.apply alone, compute '
+      "(images - mean) / std."
     )
   for name, values in (("mean", mean), ("std", std)):
     if not isinstance(values, Tracer) and np.max(np.abs(values)) > _FULL_SCALE:
