@@ -88,6 +88,12 @@ RUNS = {
     "--config.normalization.mean=(.5,.5,.5,.5)",
     "--config.normalization.std=(.5,.5,.5,.5)",
   ],
+  "any_size": [
+    *("--config=configs/any_size.py", *SMALL, "--config.image_size=16,16"),
+    *("--config.data.root={data}/classes", "--config.data.tokens=16"),
+    *("--config.data.images_per_row=2", "--config.data.min_tokens=4"),
+    "--config.train_transform.flip=True",
+  ],
 }
 EVALUATED = "[02468]0"  # The last digits of the steps that are evaluated.
 STARTING = 0.3  # Share of kills before the first step.
@@ -99,7 +105,10 @@ DEVICES = 4  # Of all processes together, if there are several.
 
 
 def draw_images(folder: str) -> None:
-  """Draws the images of all `RUNS` but the digits: noise of 20 x 12 pixels."""
+  """Draws the images of all `RUNS` but the digits: noise of 20 x 12 pixels.
+
+  Those in class folders are cut to several widths.
+  """
   rng = np.random.default_rng(0)
   root = pathlib.Path(folder)
   for split, files in (("train", 24), ("val", 8)):
@@ -107,14 +116,17 @@ def draw_images(folder: str) -> None:
       images = rng.integers(0, 256, (2, 12, 20, 3), np.uint8)
       depth = rng.integers(1, 9000, (12, 20)).astype(np.uint16)
       name = f"{number}.png"
+      letter = "ab"[number % 2]
+      cut = images[0, :, : 6 + number % 14]
       for pixels, path in (
+        (cut, root / "classes" / split / letter / name),
         (images[0], root / "depths" / "images" / split / name),
         (depth, root / "depths" / "depth" / split / name),
         (images[1], root / "photos" / split / name),
       ):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
-      tile = root / "tiles" / split / "ab"[number % 2] / f"{number}.tif"
+      tile = root / "tiles" / split / letter / f"{number}.tif"
       tile.parent.mkdir(parents=True, exist_ok=True)
       # Every third file has red, green and blue, and so lacks a band.
       kind, count = ("rgb", 3) if number % 3 == 0 else ("minisblack", 4)
