@@ -21,7 +21,7 @@ from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints, hosts
 from vit_jax.runtime.callable_module import without_workers
-from vit_jax.runtime.shown import path_of_run
+from vit_jax.runtime.shown import is_loaded, path_of_run
 
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
@@ -167,7 +167,7 @@ def evaluate(
 
   loaded: Any = run
   # Only a `Loaded` can tell whether its model is as the run saved it.
-  if hasattr(run, "origin"):
+  if is_loaded(run):
     options |= {"test": test, "per_class": per_class, "out": out}
     return loaded.evaluate(folder, **options)
   if folder is not None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints
-from vit_jax.runtime.shown import path_of_run
+from vit_jax.runtime.shown import is_loaded, path_of_run
 from vit_jax.tasks import probes
 
 if TYPE_CHECKING:
@@ -119,10 +119,9 @@ def main(arguments: list[str]) -> None:
 
 @hints.accepts(
   'vit_jax.fewshot(loaded, folder, probe="knn")',
-  same={
-    **dict.fromkeys(("neighbors", "n_neighbors"), "neighbours"),
-    **dict.fromkeys(("num_shots", "n_shots"), "shots"),
-  },
+  same=hints.ours_by_other_names(
+    {"neighbours": "neighbors n_neighbors", "shots": "num_shots n_shots"}
+  ),
 )
 def fewshot(
   checkpoint: "str | os.PathLike[str] | Loaded",
@@ -160,7 +159,7 @@ def fewshot(
 
   if probe == "knn" and "k" in options and "neighbours" not in options:
     options["neighbours"] = options.pop("k")  # Its name in the literature.
-  if hasattr(data, "origin"):
+  if is_loaded(data):
     raise TypeError(
       "the data are a loaded model, which goes in front: "
       "vit_jax.fewshot(loaded, folder)."
@@ -171,7 +170,7 @@ def fewshot(
   if callable_module.is_script():  # Worker processes would rerun it.
     config.loader.num_workers = 0
   loaded: Any = checkpoint
-  source = loaded if hasattr(loaded, "origin") else path_of_run(loaded)
+  source = loaded if is_loaded(loaded) else path_of_run(loaded)
   measure: Any = probes_of.probe_segmentation
   if probe != "segment":
     measure = probes_of.probe_checkpoint

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints
-from vit_jax.runtime.shown import Shown, path_of_run
+from vit_jax.runtime.shown import Shown, is_loaded, path_of_run
 
 if TYPE_CHECKING:
   from vit_jax.inference.reading import Pictures
@@ -144,7 +144,7 @@ def visualize(
   figure_options = {k: v for k, v in options.items() if k in figure_keys}
   load_options = {k: v for k, v in options.items() if k not in figure_keys}
   loaded: Any = checkpoint
-  source = loaded if hasattr(loaded, "origin") else path_of_run(checkpoint)
+  source = loaded if is_loaded(loaded) else path_of_run(checkpoint)
   is_file = any(
     os.fspath(out).lower().endswith(endings)
     for endings in PICTURE_FILES.values()

@@ -60,9 +60,8 @@ _SHORT = {
   "validation_split": "data.eval_fraction",
 }
 # A keyword of another library -> ours.
-_OTHER_NAMES = {
-  other: ours
-  for ours, others in {
+_OTHER_NAMES = hints.ours_by_other_names(
+  {
     "epochs": "num_epochs n_epochs nb_epochs max_epochs num_train_epochs",
     "lr": "max_lr peak_lr",
     "batch_size": "bs batchsize train_batch_size per_device_train_batch_size",
@@ -73,9 +72,8 @@ _OTHER_NAMES = {
     "weight_decay": "wd",
     "freeze_backbone": "freeze frozen freeze_encoder head_only linear_probe",
     "model": "variant arch architecture",
-  }.items()
-  for other in others.split()
-}
+  }
+)
 # A keyword of other libraries -> our key, and its value for each of theirs.
 _SWITCHES = {
   "freeze_backbone": ("optimizer.freeze_layers", {True: -1, False: 0}),

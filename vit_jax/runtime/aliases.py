@@ -24,6 +24,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from vit_jax.runtime.shown import is_loaded
+
 _CALLED = "()"
 _FIRST = "first"
 
@@ -105,7 +107,7 @@ def loaded_from(model: Any, name: str) -> Any:
   anything else, as `loaded.NAME` needs more than a module and its parameters,
   such as the preprocessing.
   """
-  if hasattr(model, "preprocessing") and hasattr(model, "origin"):
+  if is_loaded(model):
     return model
   if isinstance(model, str | os.PathLike):
     loaded = getattr(model, "loaded", None)  # That of a run.

@@ -92,6 +92,20 @@ def hint_instead(name: str, of: str, value: object = None) -> str:
   return _ending(found)
 
 
+def ours_by_other_names(others: Mapping[str, str]) -> dict[str, str]:
+  """Our name for each name of other libraries.
+
+  `others` has the names of other libraries, with spaces between them, by ours.
+
+  >>> from vit_jax.runtime.hints import ours_by_other_names
+  >>> ours_by_other_names({"lr": "max_lr peak_lr"})
+  {'max_lr': 'lr', 'peak_lr': 'lr'}
+  """
+  return {
+    name: ours for ours, names in others.items() for name in names.split()
+  }
+
+
 @functools.cache
 def names_elsewhere(of: str) -> dict[str, str]:
   """Names in other libraries -> what to write here, for the owner `of`."""

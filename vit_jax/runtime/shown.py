@@ -90,6 +90,15 @@ def _thumbnail(path: str) -> str:
   return f'<img src="data:image/png;base64,{data}">'
 
 
+def is_loaded(value: object) -> bool:
+  """Whether a value is what `load_pretrained` returns, by its attributes.
+
+  The class itself would import the models. A model alone has no preprocessing;
+  a run, which would load its checkpoint for it, has no `origin`.
+  """
+  return hasattr(value, "origin") and hasattr(value, "preprocessing")
+
+
 def path_of_run(run: object) -> str:
   """The folder of a run, given as a path or as the result of `vit_jax.train`.
 

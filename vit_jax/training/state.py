@@ -227,10 +227,12 @@ def count_params(params: Any) -> int:
 
 @hints.accepts(
   "vit_jax.init_params(model, jax.random.key(0), 224)",
-  same={
-    **dict.fromkeys(("rng", "rngs", "seed", "prng_key"), "key"),
-    **dict.fromkeys(("size", "img_size", "input_shape", "shape"), "image_size"),
-  },
+  same=hints.ours_by_other_names(
+    {
+      "key": "rng rngs seed prng_key",
+      "image_size": "size img_size input_shape shape",
+    }
+  ),
 )
 def init_params(
   model: nn.Module,

@@ -15,8 +15,9 @@ from vit_jax.runtime.printable import counted
 
 SPLITS = {
   **{name: name for name in ("train", "eval", "test")},
-  **dict.fromkeys(("training",), "train"),
-  **dict.fromkeys(("val", "valid", "validation"), "eval"),
+  **hints.ours_by_other_names(
+    {"train": "training", "eval": "val valid validation"}
+  ),
 }
 """The names by which splits are asked for -> those of `open_source`."""
 

@@ -44,12 +44,14 @@ Data = DataSettings | str | os.PathLike[str]
 _SIDE, _BATCH = 224, 32  # The images and batches that `open_data` assumes.
 _SMALL = 64  # Longest side of images that keep their size by default.
 _LOOKED_AT = 8  # Images whose size is looked at.
-_SAME_NAMES = {
-  **dict.fromkeys(("size", "img_size", "target_size"), "image_size"),
-  **dict.fromkeys(("bs", "batch"), "batch_size"),
-  **dict.fromkeys(("folder", "root", "path", "dataset"), "data"),
-  "subset": "split",
-}
+_SAME_NAMES = hints.ours_by_other_names(
+  {
+    "image_size": "size img_size target_size",
+    "batch_size": "bs batch",
+    "data": "folder root path dataset",
+    "split": "subset",
+  }
+)
 
 
 @hints.accepts(
