@@ -230,7 +230,7 @@ def _walk(
     if opcode.endswith(("-start", "-update")):
       result = line.partition(" = ")[0].strip(" %")
       started[result] = [op for op in ops if op.channel]
-    # A start without operands gets them from an update: it begins the transfer.
+    # If a start has no operands, the update that has them begins the transfer.
     has_operands = "-start()" not in line
     yield from (op for op in ops if has_operands or not op.channel)
 

@@ -142,8 +142,8 @@ class Transformers:
       `formats/names.csv`.
     table: The table of `names.csv` whose rows it has as well; "" for none.
     fields: Returns fields of the model that are particular to the family, and
-      as `notes` lines on what no file tells. Raises ValueError for a file whose
-      model is not supported.
+      with them `notes`, lines on what no file tells. Raises ValueError for a
+      file whose model is not supported.
     config: Returns the part of a configuration that is particular to the
       family, from a model and the size in pixels that its positions are for.
       Raises ValueError if the library has no such model.

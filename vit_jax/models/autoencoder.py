@@ -47,7 +47,7 @@ class Autoencoder(Composed):
   It takes `Patches` as well: places then count along the row, -1 is padding,
   and neither encoder nor decoder lets the images of a row see each other.
 
-  The draw is given as a collection of variables, `model.apply({"params":
+  The draw of patches is a collection of variables, `model.apply({"params":
   params, "draw": {"seen": seen, "hidden": hidden}}, images)`: the places of the
   patches to see, integers (B, K), and of those to predict, (B, M). Without a
   draw all patches are seen and all are predicted, (B, N, P^2 C).

@@ -64,7 +64,7 @@ class ChannelPatches(struct.PyTreeNode):
 def embed(vit: Any, x: Images, mask: Any) -> ChannelPatches:
   """The patches of each channel: x_p E of Eq. 1 plus the channel's vector.
 
-  Called inside the model. `mask` says which patches count, (B, N), or is None
+  Call it inside the model. `mask` says which patches count, (B, N), or is None
   if all do; a channel of a patch does not count if any of its pixels is NaN.
   Raises ValueError if the model has vectors for another number of channels, or
   a mask or images do not fit the patches.

@@ -67,11 +67,13 @@ class ExtendedVit(BaseVit, BlockFields):
       average over the tokens before them.
     pooled_tokens: The tokens that "token" reads, one after the other.
     pool_heads: Heads of "map"; None for those of the layers.
-    pool_mlp_size: Width of the hidden layer of its MLP; None for the layers'.
+    pool_mlp_size: Width of the hidden layer of the MLP of "map"; None for that
+      of the layers' MLPs.
     pool_prefix: Whether "map" attends to the tokens before the patches, too.
     position: "learned", with vectors for class and distillation token,
-      "learned_all", for registers as well, "learned_grid", "factorized", the
-      sum of a vector for the row and one for the column, or "none".
+      "learned_all", for registers as well, "learned_grid", for patches alone,
+      "factorized", the sum of a vector for the row and one for the column, or
+      "none".
     position_grid: Patches along height and width that the positions are for;
       the positions are interpolated to the grid of an image. None takes the
       grid of the images.

@@ -93,9 +93,9 @@ def _has_equal_layers(model: Any) -> bool:
   if not isinstance(model, BaseVit) or model.scan or model.num_layers < 2:
     return False
   classes = type(model), getattr(model, "block", None) or type(model)
-  is_own = all(each.__module__.startswith("vit_jax.") for each in classes)
+  are_ours = all(each.__module__.startswith("vit_jax.") for each in classes)
   each_layer = getattr(model, "position_at", "input") == "every_layer"
-  return is_own and not each_layer and model.position != "relative"
+  return are_ours and not each_layer and model.position != "relative"
 
 
 def _repeat_layer(

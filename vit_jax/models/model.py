@@ -242,7 +242,7 @@ class Model(nn.Module):
 
   @property
   def any_size(self) -> bool:
-    """Whether a call takes `Patches` of images of any size for images."""
+    """Whether a call also takes `Patches`, which images of any size have."""
     return False
 
   @property
@@ -304,7 +304,7 @@ def stem_stride(resnet_layers: tuple[int, ...]) -> int:
 
 
 def input_shapes(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:
-  """`Model.inputs`; a module of another kind takes an image."""
+  """`Model.inputs`, or images (1, H, W, C) for a module that is no `Model`."""
   if isinstance(model, Model):
     return model.inputs(image_shape)
   return _image(image_shape)
@@ -352,7 +352,7 @@ def normalize(
 def unit(
   x: Float[Array, "*axes"], axis: int = -1, least: float = 1e-12
 ) -> Float[Array, "*axes"]:
-  """Vectors scaled to length 1 in float32, or divided by `least` if shorter.
+  """Vectors scaled to length 1, in float32; `least` divides any shorter ones.
 
   A vector of zeros stays zero, and its gradient is finite.
   """

@@ -165,7 +165,7 @@ def _spec_of(layout: Callable[[Axes], Any]) -> Callable[[Axes], Any]:
 
 
 def _are_axes(x: Any) -> bool:
-  """Whether x is a tuple of logical axes, rather than one of several arrays."""
+  """Whether x has the logical axes of one array, and is no tuple of such."""
   return type(x) is tuple and all(isinstance(a, str | None) for a in x)
 
 

@@ -1,7 +1,7 @@
 """Positions as functions of where a patch lies (arXiv:2010.11929, App. D.4).
 
-Learned tables, which are resized to the grid of each image, and sines and
-cosines. `position` says which of them a model uses, and where.
+They are learned tables, which are resized to the grid of each image, or sines
+and cosines. `position` says which of them a model uses, and where.
 """
 
 import functools

@@ -200,7 +200,7 @@ def input_position(
 ) -> Array | int:
   """E_pos of Eq. 1, (1, S, D); 0 if nothing is added before the first layer.
 
-  Called inside the model.
+  Call it inside the model.
 
   Args:
     grid: Patches along height and width, or the `Layout` of images of any size,

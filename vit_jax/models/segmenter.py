@@ -167,8 +167,8 @@ def segmenter(
 
   With a DPT head, it has them for each cell of a finer grid (`dpt`). Raises
   ValueError if the encoder has no patches, leaves some out, lacks one of the
-  layers, or scans its layers and one before the last is to be read, or if a DPT
-  head is given another number of layers than four.
+  `layers`, or scans its layers while `layers` has others than the last, or if a
+  DPT head is given another number of layers than four.
 
   Args:
     layers, head_size: The fields of `Segmenter`.

@@ -60,7 +60,7 @@ class PrototypeHead(nn.Module):
 
   The last layer is v g / |v| for each prototype: its direction is learned apart
   from its length (arXiv:1602.07868), which starts at 1. Outputs are float32,
-  and over several devices each has a part of the prototypes.
+  and each of several devices has a part of the prototypes.
   """
 
   sizes: Heads

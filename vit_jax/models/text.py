@@ -154,7 +154,7 @@ class TextTower(Model):
 
   @nn.compact
   def representation(self, y: Pooled) -> Float[Array, "B R"]:
-    """The projection of a pooled text, or the text itself without one."""
+    """The projection of a pooled text y, or y itself without a projection."""
     if self.representation_size is None:
       return y
     size, use_bias = self.representation_size, self.projection_bias

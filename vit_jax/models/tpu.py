@@ -468,7 +468,8 @@ _in_blocks.defvjp(_blocks_forward, _blocks_backward)
 def _blocks(*arrays: Array) -> list[Array]:
   """Each array (k, B, ...) as (blocks, n, ...), n pairs of head and image.
 
-  The last axis of the first array is of queries, that of the last of keys.
+  The last axis of the first array is that of the queries, and the last axis of
+  the last array that of the keys.
   """
   k, B, _, queries = arrays[0].shape
   most = max(1, BLOCK_BYTES // _logit_bytes(arrays[-1].shape[3], queries))

@@ -241,8 +241,8 @@ def different_widths(image: int, text: int) -> str:
   """The message for towers whose representations cannot be compared."""
   return (
     f"the image tower gives {image} numbers for an image and the text tower "
-    f"{text} for a text, which have to be as many: take two towers that belong "
-    "together, or a text tower from scratch."
+    f"{text} for a text, and both have to give the same number: take two "
+    "towers that belong together, or a text tower from scratch."
   )
 
 

@@ -104,7 +104,7 @@ _OTHER_NAMES = {
   }.items()
   for other in others.split()
 }
-# Those that are fields of a `ResNet` with another meaning.
+# Other such names, which are fields of a `ResNet` with another meaning.
 _NAMES_IN_A_VIT = {"width": "hidden_size", "layers": "num_layers"}
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -156,7 +156,8 @@ def make_vit(
       and other libraries' "vit_b_16" and "vit_base_patch16_224" are B/16 too.
       With the field `patch_size`, a size alone, "B" or "base", is enough.
       Without a variant, `fields` give `patch_size`, `hidden_size`, `num_layers`
-      and `num_heads`, and the MLP is four times as wide unless they say so.
+      and `num_heads`; the MLP is four times as wide as a token unless they give
+      `mlp_size`.
     num_classes: Classes of the head, by default those of ImageNet; 0 builds no
       head.
     **fields: Fields of `Vit` that replace the variant's, also by other
@@ -196,7 +197,7 @@ def make_vit(
 def _mlp_of_sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
   """The MLP's size that is assumed for the sizes in `fields`.
 
-  Raises TypeError if one of the others is missing, as there is no variant.
+  Raises TypeError if another size is missing, as there is no variant.
   """
   needed = ("patch_size", "hidden_size", "num_layers", "num_heads")
   if missing := [name for name in needed if fields.get(name) is None]:
@@ -252,7 +253,7 @@ def _plain_name(variant: str, patch_size: int | None) -> str:
 
 
 def _without_image_size(fields: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields without the size of images, of which a warning is given."""
+  """The fields without `image_size`; a warning says that it is not kept."""
   if "image_size" in fields:
     size = fields["image_size"]
     warnings.warn(

@@ -185,7 +185,7 @@ class BaseVit(VitFields):
 
   @property
   def any_size(self) -> bool:
-    """Whether a call takes `Patches` of images of any size for images.
+    """Whether a call also takes `Patches`, which images of any size have.
 
     `patches.check_any_size` refuses them for some values of the fields.
     """
@@ -306,7 +306,8 @@ class BaseVit(VitFields):
 
     Raises:
       ValueError: if images or mask are of a wrong shape or type, a hybrid is
-        given a mask, or a model of one size `Patches`.
+        given a mask, or a model that takes images of one size is given
+        `Patches`.
     """
     mask = None if mask is None else jnp.asarray(mask)
     return self.place(self.patches(x, mask=mask), mask=mask, train=train)
@@ -315,9 +316,9 @@ class BaseVit(VitFields):
   def patches(self, x: Inputs, *, mask: Any = None) -> Embedded:
     """The products x_p E of Eq. 1, the embedded patches of images.
 
-    Of `Patches`, they are `Patches` whose values are the vectors; with
-    `channel_tokens`, they are `ChannelPatches`. Arguments and errors are those
-    of `embed`.
+    If x are `Patches`, so is the result, whose values are the vectors; with
+    `channel_tokens`, it is `ChannelPatches`. Arguments and errors are those of
+    `embed`.
     """
     if isinstance(x, Patches):
       check_any_size(self)

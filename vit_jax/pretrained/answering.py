@@ -136,11 +136,11 @@ class Answering(Opened):
           f"{self.origin.source} IMAGES` with {self.task.asked_by}; "
           "loaded.features(images) gives the features of images."
         )
-      texts = ""
+      also = ""
       if self.open_text is not None:
-        texts = "loaded.predict(images, texts=[...]) compares them with texts; "
+        also = "loaded.predict(images, texts=[...]) compares them with texts; "
       raise ValueError(
-        f"{self.origin.source} has no classes to choose from: {texts}run = "
+        f"{self.origin.source} has no classes to choose from: {also}run = "
         'loaded.fit("my_photos") trains a head for the classes of a folder, '
         "for run.predict(images); loaded.features(images) gives the features "
         "of images."
@@ -203,7 +203,8 @@ class Answering(Opened):
   def preprocess(self, images: Pictures) -> jax.Array | Patches:
     """Reads images, brings them to size and normalises them, for the model.
 
-    As in `loaded.model.apply({"params": loaded.params}, loaded.preprocess(x))`.
+    `loaded.model.apply({"params": loaded.params}, loaded.preprocess(x))` takes
+    the result.
 
     Args:
       images: As in `predict`. They should be few, as all are held in memory.
@@ -287,9 +288,9 @@ class Answering(Opened):
       batch_size: Images per step.
 
     Raises:
-      ValueError: if `image` is not one image, the folder has no other, or an
-        image cannot be read; or if `image` is a text, and the model has no text
-        tower.
+      ValueError: if `image` is not one image, the folder has no other or is a
+        list of texts, `top` is below 1, or an image cannot be read; or if
+        `image` is a text, and the model has no text tower.
     """
     # Imported here because it imports SciPy.
     from vit_jax.tasks.probes import nearest
@@ -342,7 +343,7 @@ class Answering(Opened):
 
     Raises:
       ValueError: if an image cannot be read; or if a text is given, and the
-        model has no text tower.
+        model has no text tower, or one whose vectors have another length.
     """
     # Imported here because it imports SciPy.
     from vit_jax.tasks.probes import nearest

@@ -36,7 +36,7 @@ from vit_jax.pretrained.npz import (
 from vit_jax.runtime.files import TooLargeError, open_regular, read_regular
 from vit_jax.runtime.printable import one_line, quoted
 
-# Types of .safetensors, by NumPy's names.
+# Name of a type in .safetensors files -> NumPy's name of the type.
 _SAFETENSORS_DTYPES = {
   "BOOL": "bool",
   **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},

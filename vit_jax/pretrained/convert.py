@@ -61,9 +61,10 @@ def convert(
     **overrides: Keywords of `load_pretrained`, for a source to load.
 
   Raises:
-    ValueError: if the source cannot be read, the format is unknown or cannot
-      express it, the folder is not empty, or it is to be published without a
-      licence; nothing is written then.
+    ValueError: if the source cannot be read, or is loaded already and keywords
+      are given; if the format is unknown or cannot express the model; if the
+      folder is not empty; or if `push` is no owner/name, or is given and no
+      licence is known. Nothing is written then.
     OSError: if the upload fails.
   """
   check_format(to)

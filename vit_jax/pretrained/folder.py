@@ -78,7 +78,7 @@ class Files:
 
 
 def probe_pooling(source: str) -> str | None:
-  """The pooling that suits a linear head on a known name or a folder.
+  """The pooling that suits a linear head on weights of a known name or path.
 
   For DINOv2 and DINOv3, which were trained without labels, it is the class
   token together with the mean of the patches; None means the checkpoint's own.
@@ -97,8 +97,9 @@ def probe_pooling(source: str) -> str | None:
 def depth_head(source: str) -> dict[str, Any]:
   """The settings of `dense_regression`, by key, of a depth model's own head.
 
-  They are {} for other weights, and for a source that is no folder or file.
-  Raises ValueError if the head is of a kind that is not read.
+  They are {} for other weights, for a run, and for a source that is no folder
+  or file. Raises ValueError if the head is of a kind that is not read, and as
+  `open_folder` does.
   """
   path = pathlib.Path(source).expanduser()
   if not source or not path.exists() or is_run(source):
@@ -178,8 +179,8 @@ def _weights_in(folder: pathlib.Path) -> pathlib.Path:
       f"{folder} is a folder without weights: did you mean {run}?"
     )
   # A run without its checkpoints may have pictures too.
-  is_run = (folder / METRICS).exists()
-  below = () if is_run else images_below(os.fsencode(folder))
+  has_metrics = (folder / METRICS).exists()
+  below = () if has_metrics else images_below(os.fsencode(folder))
   pictures = next(iter(below), None) is not None
   files = folder.iterdir()
   pickles = sorted(file for file in files if file.suffix in known.PICKLES)

@@ -241,8 +241,8 @@ def find(source: str) -> Known | None:
 def only_timm_name(source: str) -> str:
   """Completes timm's name of an architecture to that of its only known weights.
 
-  Returns "" if `source` is a whole name already, or if several weights are
-  known, such as those of vit_base_patch16_224, of which timm chooses one.
+  Returns "" if `source` is a whole name already, or if no weights or several
+  are known. Of several, such as those of vit_base_patch16_224, timm chooses.
   """
   if "/" in source or "." in source:
     return ""

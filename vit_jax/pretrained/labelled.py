@@ -29,7 +29,8 @@ def choose_labels(
 
   Raises:
     ValueError: if there is no such task, a folder is given for labels that only
-      a file has, or the columns of the labels cannot be told.
+      a file has, or together with `root`, or the columns of the labels cannot
+      be told.
   """
   if task is not None and task not in _TASKS:
     raise ValueError(

@@ -89,8 +89,8 @@ def load_pretrained(source: str, **overrides: Any) -> Loaded:
 
   Raises:
     ValueError: if there is no such checkpoint, it is damaged, its format is
-      unknown, or its arrays are not those of the model; the message lists the
-      differences.
+      unknown, or an override is not known or invalid; or if its arrays are not
+      those of the model, where the message lists the differences.
   """
   for name in overrides:
     if hint := hints.hint_instead(name, "vit_jax.load_pretrained()"):

@@ -134,9 +134,9 @@ class Loaded(Answering):
     out: str | os.PathLike[str] = "figures",
     **options: Any,
   ) -> shown.Shown:
-    """Draws what it attends to, as `vit_jax.visualize(loaded, images)` does.
+    """Draws attention, as `vit_jax.visualize(loaded, images)` does.
 
-    Its arguments and errors are those of `vit_jax.visualize`.
+    Its arguments, result and errors are those of `vit_jax.visualize`.
     """
     # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.visualize")

@@ -58,7 +58,7 @@ class Naming:
     reader: The module of `formats` that reads the format, such as `timm`.
     names: The format's name of each array -> the name in the file.
     notes: Lines on what was dropped.
-    outside: Names in the file that lack the prefix: arrays of no such model.
+    outside: Names in the file that lack the prefix, so of other arrays.
   """
 
   reader: Any
@@ -70,8 +70,8 @@ class Naming:
 def recognise(stored: Shapes) -> Naming:
   """The format of a file's arrays, and their names in the file.
 
-  Raises ValueError if no known format fits, or several models are in the file,
-  of which not exactly one has the name of an average, as "ema.".
+  Raises ValueError if no known format fits, or if the file holds several models
+  and not exactly one of them is named as an average, such as "ema.".
   """
   if (plain := _recognise_below(stored, "")) is not None:
     return plain
@@ -111,7 +111,7 @@ def say_left_out(source: str, names: list[str]) -> None:
 
 
 def say_encoder_alone(loaded: Any) -> None:
-  """Says that an encoder is written without what its task adds to it."""
+  """Says if an encoder is written without what its task added to it."""
   run = loaded.description or {}
   if run.get("model", {}).get(ADAPTED) and loaded.model.trunk is loaded.model:
     say(

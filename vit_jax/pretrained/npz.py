@@ -101,7 +101,8 @@ def open_npz(
 def _check_members(members: Sequence[zipfile.ZipInfo], size: int) -> None:
   """Compares what the list of members claims with the size of the file.
 
-  Raises UnreadableFileError if it cannot be true, or the members are no arrays.
+  Raises UnreadableFileError if the claim cannot be true, or the members are no
+  arrays.
   """
   names = [member.orig_filename for member in members]
   if any(name.rpartition("/")[2] == "data.pkl" for name in names):

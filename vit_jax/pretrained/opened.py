@@ -60,8 +60,8 @@ class Opened:
       images are resized.
     unread: Names of the arrays in its file that its format knows and this model
       does not use, such as a mask token.
-    open_text: Opens the text tower beside it; None for a model that has no
-      file beside which one may lie.
+    open_text: Opens the text tower that lies beside the model's file; None for
+      a model that has no file.
   """
 
   model: Model

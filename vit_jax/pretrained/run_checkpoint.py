@@ -230,7 +230,7 @@ class _Saved:
 
 
 def _shapes(model: Model, preprocessing: Preprocessing) -> Shapes:
-  """The shapes of a model's parameters, by path, for images of this size."""
+  """The shapes of a model's parameters, by path, for a run's image size."""
   return param_shapes(model, grid_of(model, preprocessing.image_size))
 
 

@@ -145,9 +145,9 @@ def as_recorded(loaded: Loaded, name: str) -> Loaded:
 def check_expressible(loaded: Loaded, name: str) -> list[str]:
   """Raises ValueError with the reasons why a format cannot express the model.
 
-  They are listed together, except for a ResNet, layers of an own class and
-  tokens of channels, of which each is reported alone. Returns a line on each
-  thing that the format keeps only approximately, or loses.
+  A ResNet, layers of an own class and tokens of channels are each reported
+  alone; all other reasons are listed together. Returns a line on each thing
+  that the format keeps only approximately, or loses.
   """
   model = loaded.model
   target = TARGETS[name]

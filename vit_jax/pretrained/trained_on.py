@@ -20,7 +20,7 @@ from vit_jax.runtime.printable import printable_path
 _MOST_READ = 100  # Pictures whose pixels are read.
 # With more images, in the run's folder or to be answered, none are compared.
 MOST_IMAGES = 100_000
-_MOST_COPIED = 10_000  # Training images that files elsewhere may be copies of.
+_MOST_COPIED = 10_000  # Training images among which copies are looked for.
 
 
 def overlap_of_answers(
@@ -29,11 +29,12 @@ def overlap_of_answers(
   """A line on how many of the images to answer the run was trained on.
 
   The description holds the run's folder of images and how it was split, so the
-  training split is opened again. Counted are the files of this split and, of up
-  to 10,000 training images, files elsewhere that have the bytes of one of them.
-  If no file can be either, nothing is opened. The line is "" if there are none.
-  With more than 100,000 images, in the run's folder or to be answered, nothing
-  is counted: the line then says that the run was trained on this folder.
+  training split is opened again. The line counts the files of this split and,
+  for up to 10,000 training images, files elsewhere that have the bytes of one
+  of them. If no file can be of either kind, nothing is opened. The line is ""
+  if the count is 0. With more than 100,000 images, in the run's folder or to be
+  answered, nothing is counted, and the line says for images in the run's folder
+  that it was trained on this folder.
 
   Args:
     description: The description of a `Loaded`; None for published weights.
@@ -67,7 +68,7 @@ def digits_advice(
   if data.get("name") != "digits" or any(places) or size is None:
     return ""
   read = make_reader(preprocessing)
-  # An iterator was used up by its answers.
+  # The answers have used up an iterator.
   pictures = () if isinstance(images, Iterator) else each_picture(images)
   some = itertools.islice(pictures, _MOST_READ)
   arrays = [read_image(picture, read) for picture in some]
@@ -149,9 +150,9 @@ def _overlap_line(
 
 
 def _counts_line(trained: int, total: int, what: str) -> str:
-  """A line on how many images were trained on.
+  """A line that `trained` of `total` images were trained on.
 
-  `what` says what their training spoils, "score" or "answer".
+  `what` is what says little or nothing then, the "score" or the "answer".
   """
   if trained == total == 1:
     return f"This image was trained on: its {what} says nothing about new ones."

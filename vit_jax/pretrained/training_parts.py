@@ -36,7 +36,7 @@ OTHERS = (
 """Beginnings of the names of arrays that only `as_trained` reads."""
 _NO_POSITIONS = (
   "its decoder_pos_embed is zero, as in new models of transformers 5, so its "
-  "decoder does not know where patches are; that of a run does"
+  "decoder does not know where patches are; the decoder of a run does"
 )
 
 

@@ -283,9 +283,9 @@ def adapt_channels(
 ) -> tuple[np.ndarray, str]:
   """A kernel for other channels of images, as timm makes it, and a line on it.
 
-  Where the bands name red, green and blue, these keep their weights and the
-  others begin at 0, so that an image's first features are those of its RGB
-  picture. Otherwise, for one channel the weights of the `old` channels are
+  If `old` is 3 and the bands name red, green and blue, these keep their weights
+  and the others begin at 0, so that an image's first features are those of its
+  RGB picture. Otherwise, for one channel the weights of the `old` channels are
   added up; for several, they are repeated in turn and multiplied by old /
   channels. The kernel is (P^2 C, D) or (P, P, C, D), where C = `old`.
   """

@@ -76,7 +76,7 @@ class Architecture:
   # Whether the library's model normalises its images by the mean and deviation
   # of `preprocessing`, after whatever its preprocessor does.
   normalizes: bool = False
-  # Lines on what a file says and is not followed to the letter.
+  # Lines on what a file says that is not followed to the letter.
   notes: tuple[str, ...] = ()
 
 

@@ -52,7 +52,7 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
       "it is a DINOv3 as facebookresearch/dinov3 saves it, which is not "
       "supported: take the file that transformers or timm reads."
     )
-  to_timms = {ours: timms for timms, ours in _NAMES.items()}
+  to_timms = {theirs: timms for timms, theirs in _NAMES.items()}
   timms_shapes = {
     _replace_parts(name, to_timms): shape for name, shape in shapes.items()
   }

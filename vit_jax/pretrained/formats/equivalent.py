@@ -67,7 +67,10 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def extended_part(vit: Any) -> str:
-  """The first field that the paper's model lacks, such as "registers=4"."""
+  """What the paper's model lacks: a field, such as "registers=4", or a pooling.
+
+  Only the first such field is named.
+  """
   vit = vit.trunk
   plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}
   for name, value in to_fields(vit).items():

@@ -42,7 +42,7 @@ LINEN = {
 PREFIXES = ("", "params/", "opt/target/", "img/", "params/img/")
 
 _IMAGENET_21K = (21_841, 21_843)  # Classes, without and with two extra.
-# Patterns of `names.csv`, for which some files have others.
+# Patterns of `names.csv` that are replaced for some files.
 _GROUP_NORM = "1 1 1 C -> C"
 _CONVOLUTION = "P Q C D -> (P Q C) D"
 _ROWS = "1 S D -> S D"
@@ -72,8 +72,8 @@ def prefix(shapes: Shapes) -> str | None:
 def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration.
 
-  Raises ValueError if an array that tells a size is missing or has other axes
-  than it needs, and for stems without blocks.
+  Raises ValueError if an array that tells a size is missing or has another
+  shape than it needs, and for stems without blocks.
   """
   naflex = _is_naflex(shapes)
   if naflex:
@@ -215,7 +215,7 @@ def _rules(
 
 
 def stack_rules(rules: list[Rule]) -> list[Rule]:
-  """The rules for a file in which each array holds that of all blocks."""
+  """The rules for a file that stacks the same array of all blocks into one."""
   paths: dict[tuple[str, str], list[str]] = {}
   for rule in rules:
     name = re.sub(r"encoderblock_\d+/", "encoderblock/", rule.theirs)

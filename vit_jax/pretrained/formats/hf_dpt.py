@@ -157,11 +157,11 @@ def _rule(path: str) -> Rule:
 
 
 class Converted(Mapping[str, np.ndarray]):
-  """The arrays, with those of transposed convolutions as of dense layers.
+  """A file's arrays, with its transposed convolutions turned into dense layers.
 
-  Their stride is their size, s x s, so each input makes s^2 outputs by itself:
-  kernels (I, O, s, s) become (I, s s O), and the bias (O,) is repeated s^2
-  times.
+  The stride of these convolutions is their size, s x s, so each input makes s^2
+  outputs by itself: kernels (I, O, s, s) become (I, s s O), and the bias (O,)
+  is repeated s^2 times.
   """
 
   def __init__(self, arrays: Mapping[str, np.ndarray]):

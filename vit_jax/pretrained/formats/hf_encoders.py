@@ -66,7 +66,7 @@ def prefix(shapes: Shapes) -> str | None:
 
 
 def unused(shapes: Shapes) -> list[str]:
-  """Names of the arrays that only pre-training or a text tower needs."""
+  """Names of the arrays that an encoder does not need, as of pre-training."""
   family, base = _candidates(shapes)[0]
   unused_prefixes = [*family.unused]
   if any("classifier." in name for name in shapes):
@@ -439,7 +439,7 @@ def not_kept(vit: Any) -> Iterator[str]:
 
 
 def keeps_proportions(vit: Any) -> bool:
-  """Whether its files record pictures that keep their proportions."""
+  """Whether a model's files can record that images keep their proportions."""
   return family_of(vit).any_size
 
 

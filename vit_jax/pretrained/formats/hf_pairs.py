@@ -216,7 +216,7 @@ def files(
 
 
 def keeps_proportions(model: Any) -> bool:
-  """Whether its files record pictures that keep their proportions."""
+  """Whether a pair's files can record that images keep their proportions."""
   image, _ = _towers(model)
   return hf_encoders.keeps_proportions(image)
 

@@ -72,7 +72,7 @@ class Rule:
     return self._rearrange(array, sizes, back=True)
 
   def needs(self, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape that the published array must have, given those of ours."""
+    """The shape that the published array must have, from our `shapes`."""
     shape = shapes[self.ours[0]]
     if self._has_first_row_apart:
       shape = (1 + shapes[self.ours[1]][0], *shape)

@@ -41,7 +41,11 @@ def _fits(row: Eva, shapes: Shapes, gated: bool, name: str) -> bool:
 
 
 def _differs(row: Eva, vit: Any) -> tuple[bool, int]:
-  """Whether rotary positions, and how many fields, differ from a model's."""
+  """How a row differs from a model.
+
+  The first value is whether only one of the two has rotary positions, and the
+  second how many fields differ.
+  """
   is_rotary = row.fields["rope_theta"] is not None
   differences = [
     getattr(vit, name) != value for name, value in row.fields.items()
