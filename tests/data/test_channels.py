@@ -14,10 +14,10 @@ from tests.data.pictures import encode, noise, png, scene
 from tests.memory import bounded_memory
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding.decode import decode_image
-from vit_jax.data.decoding.pillow import brightest
+from vit_jax.data.decoding.pillow import brightest, leaves_out_bands
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.sources import alpha_warnings, open_splits
+from vit_jax.data.reading.sources import channel_warnings, open_splits
 from vit_jax.data.settings import (
   DataSettings,
   EvalTransformSettings,
@@ -25,6 +25,7 @@ from vit_jax.data.settings import (
 )
 from vit_jax.inference.reading import read_images
 from vit_jax.inspection.photograph import seen_part
+from vit_jax.runtime.printable import said_once
 
 H, W = 46, 71
 COLOURS = scene(H, W)
@@ -228,14 +229,104 @@ def test_a_line_says_that_pictures_get_alpha(tmp_path, capsys):
   settings = DataSettings(root=str(tmp_path), labels=False)
   pictures = open_splits(settings).train
   plain = half_normalised((), 4)
-  (line,) = alpha_warnings(pictures, plain.spec)
+  (line,) = channel_warnings(pictures, plain.spec)
   assert line.startswith("2 of 3 images looked at have no alpha")
-  assert alpha_warnings(pictures, ImageSpec(3)) == []
+  assert channel_warnings(pictures, ImageSpec(3)) == []
   named = half_normalised(("red", "green", "blue", "nir"))
-  assert alpha_warnings(pictures, named.spec) == []  # They are refused.
+  assert channel_warnings(pictures, named.spec) == []  # They are refused.
   pixels = read_images(plain, tmp_path / "train")
   assert pixels.shape == (3, *SIZE, 4)
   assert "it is 255 for them" in "".join(capsys.readouterr())
+
+
+def unmarked(count, dtype=np.uint8):
+  """A file of colours, and of samples that may be anything."""
+  extra = [UNKNOWN] * (count - 3)
+  return with_extra(bands(count, dtype), extra, photometric="rgb")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("window", [None, (0, 65535)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_an_unmarked_band_is_not_taken_for_alpha(dtype, window, channels):
+  alone = tiff(bands(4, dtype)[..., :3], photometric="rgb")
+  spec = ImageSpec(channels, window)
+  expected = decode_image(alone, spec)
+  found = decode_image(unmarked(4, dtype), spec)
+  np.testing.assert_array_equal(found, expected)
+
+
+PAGES = np.ascontiguousarray(np.moveaxis(bands(2), 2, 0))
+MORE_BANDS = {
+  "colours and one": unmarked(4),
+  "colours and two": unmarked(5),
+  "grey and one": with_extra(bands(2), [UNKNOWN]),
+  "alpha and one": with_extra(bands(5), [PLAIN, UNKNOWN], photometric="rgb"),
+  "pages": tiff(PAGES),
+}
+
+
+def with_overview():
+  """A file with a smaller copy in a page of its own, as GDAL writes it."""
+  file = io.BytesIO()
+  with tifffile.TiffWriter(file) as writer:
+    writer.write(COLOURS, photometric="rgb", subifds=0)
+    writer.write(COLOURS[::2, ::2], photometric="rgb", subfiletype=1)
+  return file.getvalue()
+
+
+NO_MORE_BANDS = {
+  "colours": tiff(COLOURS, photometric="rgb"),
+  "alpha": with_extra(bands(4), [PLAIN], photometric="rgb"),
+  "overview": with_overview(),
+  "cmyk": encode(Image.fromarray(COLOURS).convert("CMYK"), "TIFF"),
+  "palette": encode(Image.fromarray(COLOURS).convert("P"), "TIFF"),
+  "png": png(np.dstack([COLOURS, ALPHA])),
+  "animation": encode(
+    Image.fromarray(GREY),
+    "GIF",
+    save_all=True,
+    append_images=[Image.fromarray(255 - GREY)],
+  ),
+}
+
+
+@pytest.mark.parametrize("name", [*MORE_BANDS, *NO_MORE_BANDS])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_line_says_that_bands_are_left_out(name, channels, tmp_path, capsys):
+  encoded = {**MORE_BANDS, **NO_MORE_BANDS}[name]
+  for split in ("train", "val"):
+    (tmp_path / split).mkdir()
+    (tmp_path / split / "x.tif").write_bytes(encoded)
+    Image.fromarray(COLOURS).save(tmp_path / split / "y.jpg")
+  settings = DataSettings(root=str(tmp_path), labels=False)
+  pictures = open_splits(settings).train
+  plain = half_normalised((), channels)
+  lines = channel_warnings(pictures, plain.spec)
+  said_once.clear()
+  assert read_images(plain, tmp_path / "train").shape[3] == channels
+  read_images(plain, tmp_path / "val")
+  said = "".join(capsys.readouterr()).count("further bands or pages")
+  if name in NO_MORE_BANDS:
+    assert (lines, said) == ([], 0)
+    return
+  (line,) = lines
+  assert line.startswith("1 of 2 images looked at have further bands or pages")
+  assert f"channels={channels} leaves them out" in line
+  assert said == 1
+
+
+def test_bands_of_tokens_of_their_own_are_not_left_out():
+  some = half_normalised(("red", "green", "blue"))
+  some = dataclasses.replace(some, some_bands=True)
+  assert not leaves_out_bands(unmarked(4), some.spec)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_bands_that_are_no_picture_are_counted(channels):
+  said = f"^{channels} bands are needed, and it has 4 bands: set channels to"
+  with pytest.raises(UnreadableImageError, match=said):
+    decode_image(tiff(bands(4), planarconfig="contig"), ImageSpec(channels))
 
 
 def test_bands_that_a_file_does_not_have(monkeypatch):

@@ -27,6 +27,11 @@ _ADDS_ALPHA = (
   "Some images have no alpha, which is the last of the model's {} channels: it "
   "is 255 for them."
 )
+_LEAVES_OUT = (
+  "Some images have further bands or pages that are not marked as alpha: the "
+  "model's channels={} leaves them out, or takes one for alpha if the file has "
+  "no marks."
+)
 
 
 def each_picture(images: Pictures) -> Iterable[Picture]:
@@ -150,9 +155,10 @@ def make_reader(
 ) -> Callable[[bytes], Mapping[str, Any]]:
   """Returns a function that preprocesses an image file's bytes.
 
-  A line says if any image gets an alpha of 255 as the model's last channel.
+  A line says if any image gets an alpha of 255 as the model's last channel, or
+  has bands that the model's channels leave out.
   """
-  from vit_jax.data.decoding.pillow import gets_alpha
+  from vit_jax.data.decoding.pillow import gets_alpha, leaves_out_bands
 
   transform, spec = preprocessing.transform(), preprocessing.spec
 
@@ -160,6 +166,8 @@ def make_reader(
     arrays = transform.row({"image": encoded, "label": 0, "id": ""})
     if gets_alpha(encoded, spec):
       say_once(_ADDS_ALPHA.format(spec.channels))
+    if leaves_out_bands(encoded, spec):
+      say_once(_LEAVES_OUT.format(spec.channels))
     return arrays
 
   return read

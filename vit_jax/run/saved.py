@@ -17,7 +17,7 @@ from vit_jax.data.reading.label_file import locate
 from vit_jax.data.reading.labels import NONE, SINGLE, Labels
 from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import (
-  alpha_warnings,
+  channel_warnings,
   check_same_classes,
   open_source,
   open_whole,
@@ -143,7 +143,7 @@ def open_saved_run(
     source = _open_whole(settings.data, fitted.labels, names, workdir)
   is_own = folder is None and root is not None
   notes = _notes_on_images(workdir, loaded, settings, source) if is_own else []
-  notes += alpha_warnings(source, loaded.preprocessing.spec)
+  notes += channel_warnings(source, loaded.preprocessing.spec)
   if folder is not None and fitted.labels.are_classes:
     notes += _notes_on_classes(source)
   trained = names, "the checkpoint"

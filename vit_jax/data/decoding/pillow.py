@@ -8,6 +8,7 @@ scaled by a window.
 
 import contextlib
 import io
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,9 +38,12 @@ TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
 _PLANES, _APART = 284, 2
+_GREY_MODES = ("1", "L", "LA")
 _GREY, _CMYK = (0, 1, 3), 5  # Grey with 0 as white or as black, or a palette.
-_EXTRA_SAMPLES, _PLAIN_ALPHA = 338, 2  # Not multiplied into the colours.
-_ALPHA = (1, _PLAIN_ALPHA)  # All other extra samples may be anything.
+_SAMPLES_PER_PIXEL, _EXTRA_SAMPLES = 277, 338
+_MULTIPLIED, _PLAIN_ALPHA = 1, 2  # Whether the colours are multiplied by it.
+_ALPHA = (_MULTIPLIED, _PLAIN_ALPHA)  # All other samples may be anything.
+_PAGE_KIND, _WHOLE_IMAGE = 254, 0  # Other pages are masks or reduced images.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
 
 
@@ -76,7 +80,7 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
     return "unknown", []
   with image:
     unusual = {
-      "grey": image.mode in ("1", "L", "LA") or image.mode.startswith("I"),
+      "grey": image.mode in _GREY_MODES or image.mode.startswith("I"),
       "CMYK": image.mode == "CMYK",
       "transparent": image.has_transparency_data,
       "of several frames": getattr(image, "n_frames", 1) > 1,
@@ -107,7 +111,7 @@ def decode(encoded: bytes, image_spec: ImageSpec) -> tuple[np.ndarray, int]:
         example.check_channels(image_spec, count)
     elif channels > 4:
       example.check_channels(image_spec)
-    with _open(encoded) as image:
+    with _open_picture(encoded, image_spec) as image:
       has_alpha = image.has_transparency_data
       example.check_channels(image_spec, has_alpha=has_alpha)
       example.check_size(image.height, image.width)
@@ -205,13 +209,43 @@ def _is_picture(encoded: bytes, count: int) -> bool:
   """
   with open_tiff(encoded) as file:
     page = file.pages.first
-    tags = page.tags
-    colours = 1 if tags.valueof(_PHOTOMETRIC) in _GREY else 3
-    if tags.valueof(_PHOTOMETRIC) == _CMYK:
-      colours = 4
+    colours = _colours(page.tags.valueof(_PHOTOMETRIC))
     extra = tuple(page.extrasamples)
     one_page = page.samplesperpixel == count
   return one_page and count == colours + len(extra) and {*extra} <= {*_ALPHA}
+
+
+def _colours(photometric: int | None) -> int:
+  """How many samples of a TIFF file's pixels are grey or colours."""
+  if photometric in _GREY:
+    return 1
+  return 4 if photometric == _CMYK else 3
+
+
+def leaves_out_bands(encoded: bytes, image_spec: ImageSpec) -> bool:
+  """Whether a readable TIFF file has bands that 1 or 3 channels do not show.
+
+  Those are pages after the first, and samples beyond grey or the colours of
+  which no tag says that they are alpha. Pillow leaves them out, or takes one
+  for alpha if there is no tag at all.
+  """
+  as_picture = not (image_spec.stored or image_spec.some_bands)
+  if image_spec.channels not in (1, 3) or not as_picture:
+    return False
+  if not encoded.startswith(TIFF_STARTS):
+    return False
+  # If the file is damaged, the decoding says so.
+  with contextlib.suppress(Exception), _open(encoded) as image:
+    tags: Any = getattr(image, "tag_v2", {})
+    marked = [kind in _ALPHA for kind in tags.get(_EXTRA_SAMPLES, ())]
+    shown = _colours(tags.get(_PHOTOMETRIC)) + sum(marked[:1])
+    if tags.get(_SAMPLES_PER_PIXEL, 1) > shown:
+      return True
+    size = image.size
+    image.seek(1)  # Raises EOFError if there is one page.
+    is_whole = tags.get(_PAGE_KIND, _WHOLE_IMAGE) == _WHOLE_IMAGE
+    return is_whole and image.size == size
+  return False
 
 
 def gets_alpha(encoded: bytes, image_spec: ImageSpec) -> bool:
@@ -268,6 +302,22 @@ def _open(encoded: bytes) -> Image.Image:
     _register_heif()
     formats = ("HEIF",)
   return Image.open(io.BytesIO(encoded), formats=formats)
+
+
+def _open_picture(encoded: bytes, image_spec: ImageSpec) -> Image.Image:
+  """As `_open`; tells the number of bands of a TIFF file that is no picture."""
+  try:
+    return _open(encoded)
+  except Image.UnidentifiedImageError:
+    if not encoded.startswith(TIFF_STARTS):
+      raise
+    count = 0
+    with contextlib.suppress(Exception), open_tiff(encoded) as file:
+      sides = _sides(file.series[0])
+      count = math.prod(n for axis, n in sides.items() if axis not in "YX")
+    if count not in (0, 1, 3):
+      example.check_channels(image_spec, count)
+    raise
 
 
 def _register_heif() -> None:
@@ -330,7 +380,10 @@ def _wide_samples(
   samples = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)
   if samples is None:
     raise UnreadableImageError("its 16-bit samples cannot be decoded.")
-  return samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
+  samples = samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
+  if tags and image.mode == "RGB":
+    return samples[..., :3]  # A fourth sample is not alpha.
+  return samples
 
 
 def _has_wide_planes(image: Image.Image) -> bool:

@@ -26,7 +26,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.printable import composed, first_of, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
-_LOOKED_AT = 8  # Images that are looked at for alpha.
+_LOOKED_AT = 8  # Images that are looked at for alpha and further bands.
 _SHOWN = 5  # Names in a message on those of two sources.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
@@ -52,33 +52,46 @@ class Splits:
   def warnings_for(self, spec: ImageSpec) -> list[str]:
     """The warnings, and those on how `spec` fits the training images.
 
-    Images of 16 bits may be dark unless a window is set, and pictures without
-    alpha get one if there are 2 or 4 channels.
+    Images of 16 bits may be dark unless a window is set; `channel_warnings`
+    says what else.
     """
     dark: Any = getattr(self.train, "exposure_warnings", list)
     lines = [*self.warnings, *(dark() if spec.window is None else [])]
-    return lines + alpha_warnings(self.train, spec)
+    return lines + channel_warnings(self.train, spec)
 
 
-def alpha_warnings(source: Source, spec: ImageSpec) -> list[str]:
-  """A line if opaque images get an alpha of 255 as their last channel."""
-  from vit_jax.data.decoding.pillow import gets_alpha
+def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
+  """A line if images have fewer or more bands than a run's channels show.
 
-  if spec.channels not in (2, 4) or not len(source):
+  Opaque images get an alpha of 255 as the last of 2 or 4 channels, and 1 or 3
+  channels leave out the bands of a TIFF file beyond its colours and alpha.
+  """
+  from vit_jax.data.decoding.pillow import gets_alpha, leaves_out_bands
+
+  if spec.channels > 4 or not len(source):
     return []
   indices = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))
-  opaque = 0
+  opaque = more = 0
   for index in indices.tolist():
     with contextlib.suppress(UnreadableImageError):
-      opaque += gets_alpha(source[index]["image"], spec)
-  if not opaque:
-    return []
-  line = (
-    f"{opaque} of {len(indices)} images looked at have no alpha, which is the "
-    f"last of {spec.channels} channels and 255 for them: leave them out if the "
-    "channels are other bands."
-  )
-  return [line]
+      encoded = source[index]["image"]
+      opaque += gets_alpha(encoded, spec)
+      more += leaves_out_bands(encoded, spec)
+  seen = f"{opaque or more} of {len(indices)} images looked at have"
+  line = ""
+  if opaque:
+    line = (
+      f"{seen} no alpha, which is the last of {spec.channels} channels and 255 "
+      "for them: leave them out if the channels are other bands."
+    )
+  elif more:
+    line = (
+      f"{seen} further bands or pages that are not marked as alpha: "
+      f"channels={spec.channels} leaves them out, or takes one for alpha if "
+      "the file has no marks. A run with channels set to the number of bands "
+      "reads all."
+    )
+  return [line] if line else []
 
 
 def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:

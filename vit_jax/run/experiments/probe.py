@@ -10,6 +10,7 @@ from vit_jax.data.example import Source
 from vit_jax.data.reading import mask_folder
 from vit_jax.data.reading.image_folder import UnlabelledError
 from vit_jax.data.reading.sources import (
+  channel_warnings,
   check_classes,
   check_same_classes,
   open_source,
@@ -269,6 +270,8 @@ class _Opened:
       classes = counted(len(train.class_names), "class", "classes")
       data = f"{train.name}, {classes}, {counted(len(test), 'test image')}"
       self.show(display, [("data", data), ("probe", probe)])
+      for line in channel_warnings(train, self.preprocessing.spec):
+        display.note(line)
     return self.loaded.held, display.track if display else untracked
 
   def show(self, display: Display, rows: Sequence[tuple[str, str]]) -> None:
