@@ -239,6 +239,38 @@ def test_a_line_says_that_pictures_get_alpha(tmp_path, capsys):
   assert "it is 255 for them" in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(
+  "dtype, colours, window, atol",
+  [
+    (np.uint8, 1, None, 2.5),  # The stored levels are rounded to 1 of 255.
+    (np.uint8, 3, None, 2.5),
+    (np.uint16, 3, None, 1),
+    (np.uint16, 3, (0, 65535), 1),
+    (np.uint16, 3, (0, 32768), 1),
+  ],
+)
+def test_colours_that_are_multiplied_by_alpha(dtype, colours, window, atol):
+  top = np.iinfo(dtype).max
+  alpha = np.array([0.25, 0.5, 0.75, 1, 0]).reshape(1, 5, 1)
+  plain = np.array([0.2, 0.4, 0.8])[:colours] * np.ones((2, 5, 1))
+  stored = np.concatenate([plain * alpha, alpha * np.ones((2, 5, 1))], axis=2)
+  encoded = with_extra(
+    np.rint(stored * top).astype(dtype),
+    [ASSOCIATED],
+    photometric="rgb" if colours == 3 else "minisblack",
+  )
+  white = window[1] / top if window else 1
+  shown = np.minimum(plain / white, 1)
+  on_white = 255 * (alpha * shown + 1 - alpha) * np.ones(3)
+  found = decode_image(encoded, ImageSpec(3, window))
+  np.testing.assert_allclose(found, on_white, atol=atol)
+  if colours == 1:
+    grey = decode_image(encoded, ImageSpec(1))
+    np.testing.assert_array_equal(grey, found[..., :1])
+    kept = decode_image(encoded, ImageSpec(4))
+    np.testing.assert_allclose(kept[:, :4, :3], 51, atol=atol)
+
+
 def unmarked(count, dtype=np.uint8):
   """A file of colours, and of samples that may be anything."""
   extra = [UNKNOWN] * (count - 3)
@@ -278,6 +310,7 @@ def with_overview():
 NO_MORE_BANDS = {
   "colours": tiff(COLOURS, photometric="rgb"),
   "alpha": with_extra(bands(4), [PLAIN], photometric="rgb"),
+  "multiplied alpha": with_extra(bands(2), [ASSOCIATED]),
   "overview": with_overview(),
   "cmyk": encode(Image.fromarray(COLOURS).convert("CMYK"), "TIFF"),
   "palette": encode(Image.fromarray(COLOURS).convert("P"), "TIFF"),
@@ -327,6 +360,15 @@ def test_bands_that_are_no_picture_are_counted(channels):
   said = f"^{channels} bands are needed, and it has 4 bands: set channels to"
   with pytest.raises(UnreadableImageError, match=said):
     decode_image(tiff(bands(4), planarconfig="contig"), ImageSpec(channels))
+
+
+def test_planes_with_alpha_say_what_to_do():
+  planes = np.ascontiguousarray(np.moveaxis(bands(2), 2, 0))
+  options = {"planarconfig": "separate", "extrasamples": [ASSOCIATED]}
+  with pytest.raises(
+    UnreadableImageError, match="a plane of its own.*La: save"
+  ):
+    decode_image(tiff(planes, **options), ImageSpec(3))
 
 
 def test_bands_that_a_file_does_not_have(monkeypatch):

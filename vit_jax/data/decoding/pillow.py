@@ -38,13 +38,17 @@ TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # Tags of TIFF.
 _PHOTOMETRIC, _MIN_IS_WHITE = 262, 0
 _PLANES, _APART = 284, 2
-_GREY_MODES = ("1", "L", "LA")
+_GREY_MODES = ("1", "L", "LA", "La")
 _GREY, _CMYK = (0, 1, 3), 5  # Grey with 0 as white or as black, or a palette.
 _SAMPLES_PER_PIXEL, _EXTRA_SAMPLES = 277, 338
 _MULTIPLIED, _PLAIN_ALPHA = 1, 2  # Whether the colours are multiplied by it.
 _ALPHA = (_MULTIPLIED, _PLAIN_ALPHA)  # All other samples may be anything.
 _PAGE_KIND, _WHOLE_IMAGE = 254, 0  # Other pages are masks or reduced images.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
+_PLANES_UNREAD = (
+  "it stores each {} as a plane of its own, which is not read for images of "
+  "mode {}: save it with the channels of a pixel side by side."
+)
 
 
 def brightest(encoded: bytes) -> float | None:
@@ -121,7 +125,7 @@ def decode(encoded: bytes, image_spec: ImageSpec) -> tuple[np.ndarray, int]:
       before = None
       if _has_wide_planes(image):
         before = _orientation(image, encoded)
-      image.load()
+      _load(image)
       turn = before or _orientation(image, encoded)
       samples = _wide_samples(image, encoded, window)
       if samples is not None:
@@ -364,9 +368,7 @@ def _wide_samples(
     alpha = tags.get(_EXTRA_SAMPLES, (_PLAIN_ALPHA,))
     if image.mode not in ("RGB", "RGBA") or {*alpha} != {_PLAIN_ALPHA}:
       raise UnreadableImageError(
-        "it stores each channel of 16 bits as a plane of its own, which is not "
-        f"read for images of mode {image.mode}: save it with the channels of a "
-        "pixel side by side."
+        _PLANES_UNREAD.format("channel of 16 bits", image.mode)
       )
     return _bands(encoded)[0]
   if window is None and "transparency" not in image.info:
@@ -383,7 +385,28 @@ def _wide_samples(
   samples = samples[..., [2, 1, 0, 3][: samples.shape[2]]]  # From BGR.
   if tags and image.mode == "RGB":
     return samples[..., :3]  # A fourth sample is not alpha.
-  return samples
+  is_multiplied = _MULTIPLIED in tags.get(_EXTRA_SAMPLES, ())
+  return _unmultiplied(samples) if is_multiplied else samples
+
+
+def _unmultiplied(samples: np.ndarray) -> np.ndarray:
+  """Colours of 16 bits, and the alpha that was multiplied into them."""
+  alpha = samples[..., 3:]
+  colours = samples[..., :3] * (0xFFFF / np.maximum(alpha, 1))
+  colours = np.rint(np.minimum(colours, 0xFFFF)).astype(np.uint16)
+  return np.dstack([colours, alpha])
+
+
+def _load(image: Image.Image) -> None:
+  """Decodes the samples; raises UnreadableImageError for planes with alpha."""
+  try:
+    image.load()
+  except ValueError:  # "unknown raw mode for given image mode"
+    if getattr(image, "tag_v2", {}).get(_PLANES) != _APART:
+      raise
+    raise UnreadableImageError(
+      _PLANES_UNREAD.format("channel", image.mode)
+    ) from None
 
 
 def _has_wide_planes(image: Image.Image) -> bool:
@@ -458,6 +481,8 @@ def _convert(image: Image.Image, channels: int) -> Image.Image:
   Only modes of colours are converted to grey by way of RGB.
   """
   if image.has_transparency_data:
+    if image.mode == "La":  # Pillow divides by alpha only on the way to LA.
+      image = image.convert("LA")
     image = image.convert("RGBA")
     if channels in (1, 3):
       page = Image.new("RGBA", image.size, "white")
