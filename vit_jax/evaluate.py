@@ -7,7 +7,7 @@ The checkpoint's description holds the data, the preprocessing and the model.
 FOLDER has other class folders, or images with masks or numbers for each pixel,
 as the run's data have. It may also be another file of labels, whose images are
 in --root, beside the file, or where the run's images are. All of FOLDER is
-evaluated unless it has splits; then its val or test split is.
+evaluated unless it has splits; then only its val or test split is.
 With --suite, WORKDIR is any checkpoint with ImageNet's classes, and a table has
 its scores on ImageNet-ReaL, V2, Sketch, A, R, C and ObjectNet, and few-shot on
 other data sets. The test sets are read from --root or from TFDS; those that are
@@ -72,7 +72,7 @@ def define_flags() -> None:
 def main(arguments: list[str]) -> None:
   """Evaluates a run.
 
-  Raises ValueError unless one is given, or for flags that exclude each other.
+  Raises ValueError unless a run is given, or for flags that exclude each other.
   """
   # Imported here because data workers import this module and need no models.
   from vit_jax.run.saved import calibrate_checkpoint, evaluate_checkpoint

@@ -149,7 +149,7 @@ def fewshot(
     on.
 
   Raises:
-    TypeError: if the two are given in the other order.
+    TypeError: if the loaded model is given after the data.
     ValueError: if the data and the checkpoint do not fit, or an option is
       wrong.
   """

@@ -5,7 +5,7 @@ vit_jax inspect_data my_photos --model=CHECKPOINT --issues=issues.csv
 
 ROOT is a folder, as in `--config.data.root` of a training run, or a file of
 labels. Every file is read. The command prints the splits and what was ignored,
-what its labels are, by --config.data.task (the images of each class or label,
+what the labels are, by --config.data.task (the images of each class or label,
 the range of each number, the share of pixels of each class of masks), sizes,
 files that are unreadable or odd, and pictures that are there more than once,
 within a class, in several splits or under several labels. It compares pixels,
@@ -17,9 +17,9 @@ file is unreadable.
 
 With --model, likely label errors of all splits are listed: linear probes of the
 checkpoint's representations answer each image without having seen it (confident
-learning, arXiv:1911.00068). --issues is a CSV file in the current folder unless
-it says another, and a picture of the same name shows the images. CHECKPOINT is
-what `vit_jax predict` takes, best an encoder not trained on these labels.
+learning, arXiv:1911.00068). They go to the CSV file --issues, and a picture of
+the same name beside it shows the images. CHECKPOINT is what `vit_jax predict`
+takes; an encoder that was not trained on these labels is best.
 """
 
 from absl import flags

@@ -62,7 +62,7 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "layers",
     [],
-    "Layers whose maps of patches --features writes, as 3,6,9.",
+    "Layers whose patch maps --features writes, such as 3,6,9.",
   )
   flags.DEFINE_bool(
     "tokens",

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 def define_flags() -> None:
-  """Defines the flags, and writes DATA and short ones out in `sys.argv`.
+  """Defines the flags, and expands the command line.
 
-  They become --config and its keys. Raises ValueError as `flags.expanded` does.
+  In `sys.argv`, the argument DATA and short flags, such as --epochs, become
+  --config and --config.KEY. Raises ValueError as `flags.expanded` does.
   """
   from vit_jax.run.flags import define_config_file, expanded
 

@@ -15,7 +15,7 @@ from vit_jax.runtime import command, hosts
 
 def define_flags() -> None:
   flags.DEFINE_string(
-    "steps", None, "First and last step to repeat, as 400:420."
+    "steps", None, "First and last step to repeat, such as 400:420."
   )
   says = (
     "Trust the checkpoint: import classes and open addresses that it alone "

@@ -280,7 +280,7 @@ def test_only_its_own_configuration_is_fitted(folder):
 
 def test_the_suggested_weights_are_known_and_their_size_is_told():
   assert hints.WEIGHTS in KNOWN
-  assert few_images.download() == "88 MB"  # 22.06 M floats of four bytes.
+  assert few_images.download_size() == "88 MB"  # 22.06 M floats of four bytes.
   assert few_images.better_command("my photos") == (
     "vit_jax train 'my photos' --pretrained hf_s14_dinov2"
   )

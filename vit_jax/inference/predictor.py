@@ -100,7 +100,7 @@ class Prediction:
   def with_threshold(self, threshold: float, top: int) -> "Prediction":
     """A copy with the `top` labels and all others from a threshold on.
 
-    This one has the probabilities of all labels.
+    The prediction that is copied has the probabilities of all labels.
     """
     count = max(top, sum(p >= threshold for p in self.probability))
     return dataclasses.replace(
@@ -232,7 +232,8 @@ def predict(
   Args:
     model: The model.
     params: Its parameters.
-    images: Paths, Pillow images or arrays, see `reading.Picture`; or one.
+    images: Paths, Pillow images or arrays, see `reading.Picture`, or a single
+      one.
     preprocessing: How the model needs its images.
     batch_size: Images per step; fewer if there are fewer images.
     class_names: Names of the classes or targets, for the predictions' `names`.
@@ -383,7 +384,7 @@ def image_features(
     An array of the head's inputs, (B, D). With `layers`, a list with an array
     for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D). If
     images keep their proportions, each layer has a list with an array for each
-    image instead: (S, D), S being its own, or (h, w, D).
+    image instead: (S, D) or (h, w, D), whose S, h and w differ by image.
 
   Raises:
     ValueError: as `predict_images` and `features` do, or if an image cannot be
@@ -490,7 +491,7 @@ def make_predict_step(
     top: Number of the likeliest classes to return, or all if there are fewer.
     features: Whether to return the head's input.
     layers: Return the patches' tokens after these layers instead.
-    tokens: Whether to return all tokens of these layers, not the patches' only.
+    tokens: Whether to return all tokens of these layers, not only the patches'.
     text_head: Replaces the model's head and `task`.
   """
   if text_head is not None:

@@ -30,7 +30,7 @@ class Attention:
     layers: Weights (or gradients) of the encoder's layers; row q belongs to
       query q. An axial block counts as two layers, one along the rows of
       patches and one along the columns.
-    pool: Those of the query that pools the tokens, such as the MAP head's
+    pool: Weights of the query that pools the tokens, such as the MAP head's
       probe; None without attention pooling.
     grid: Number of patches along height and width, (h, w).
     prefix: Number of tokens before the patches.
@@ -134,7 +134,7 @@ def attention_weights(
       with an image in each row.
 
   Returns:
-    An `Attention`, or for `Patches` a list with one of each image.
+    An `Attention`, or for `Patches` a list with one for each image.
 
   Raises:
     ValueError: if the model has no attention, or an image cannot be read.

@@ -83,10 +83,10 @@ def rollout(
 
   The heads of each layer are fused, the identity is added for the residual of
   Eq. 2, rows are scaled to sum to 1, and the layers' matrices are multiplied
-  (App. D.8, arXiv:2005.00928). The output is that of the class token. Without
-  one, it is the mean over tokens, weighted by the attention that pools them if
-  there is one, such as the MAP head's. A map sums to 1, less the share of the
-  tokens before the patches.
+  (App. D.8, arXiv:2005.00928). The output is that of the class token. A model
+  without a class token outputs the mean over tokens, weighted by the attention
+  of its pooling if it has any, such as the MAP head's. A map sums to 1, less
+  the share of the tokens before the patches.
   Raises ValueError if `fusion` is unknown or `discard` is not in [0, 1).
 
   Args:

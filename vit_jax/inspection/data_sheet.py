@@ -51,7 +51,7 @@ def inspect_folder(
     root: A folder, or a file of labels, as for a training run.
     out: The picture to write.
     model: A checkpoint, to find likely label errors by its representations.
-    issues: The CSV file for them; a picture of them is written beside it.
+    issues: The CSV file for these errors, whose picture is written beside it.
     probabilities: An .npz file for the out-of-fold probabilities.
     task_is_given: Whether the user gave `data.task`; otherwise the images and
       the labels may tell another task than the default one.
@@ -140,15 +140,18 @@ def survey_lines(survey: Survey, image_size: tuple[int, int]) -> list[str]:
     for extent, groups in survey.copies.items()
   ]
   return [
-    *_names(survey),
-    *_sizes(survey.sizes, image_size),
+    *_label_lines(survey),
+    *_size_lines(survey.sizes, image_size),
     *(odd or ["no odd files"]),
     *(same or ["no picture is there twice"]),
   ]
 
 
-def _names(survey: Survey) -> list[str]:
-  """A table of the classes, labels or targets, with a column for each split."""
+def _label_lines(survey: Survey) -> list[str]:
+  """A table of the classes, labels or targets, with a column for each split.
+
+  Below it, a line tells for each split how many labels could not be read.
+  """
   overview = survey.overview
   names = [
     *dict.fromkeys(name for cells in overview.values() for name in cells)
@@ -179,7 +182,7 @@ def _names(survey: Survey) -> list[str]:
   return lines
 
 
-def _sizes(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
+def _size_lines(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
   """Lines on the sizes of the images, given as width x height."""
   if not len(sizes):
     return []

@@ -113,7 +113,7 @@ def visualize_files(
 
 
 def _pictures(images: Pictures) -> tuple[bool, list[Picture]]:
-  """The pictures one by one, and whether a name stands for none.
+  """Whether a name stands for no image, and the pictures one by one.
 
   Raises ValueError if no name stands for an image.
   """
@@ -137,7 +137,7 @@ def attention_picture(
 ) -> Image.Image:
   """Draws what a model attends to; see `Loaded.attention`.
 
-  Raises ValueError if it is not one image, it cannot be read, the model is a
+  Raises ValueError if `images` are not one readable image, the model is a
   ResNet or has no such layer or class, or matplotlib is missing.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
@@ -167,7 +167,7 @@ class AttentionPicture(Image.Image):
   """A Pillow image of attention; `loaded.attention_maps` has its numbers."""
 
   def __getattr__(self, name: str) -> Any:
-    """Raises AttributeError; for what an array has, it says where that is."""
+    """Raises AttributeError, which says where the array is, if one is meant."""
     raise hints.attribute_error(
       self, name, "picture", "the picture of loaded.attention has"
     )

@@ -110,7 +110,7 @@ def shortened(text: str, fits: Callable[[str], bool]) -> str:
 def font_file(text: str) -> str | None:
   """A font of the machine for a text, if DejaVu lacks one of its characters.
 
-  None if DejaVu has them all, or no font of the machine has.
+  None if DejaVu has them all, or no font of the machine has them all.
   """
   lacking = [c for c in text if not (c.isascii() or _has(None, c))]
   if not lacking:
@@ -152,7 +152,10 @@ def _unshaped(path: str | None) -> ImageFont.FreeTypeFont:
 
 
 def _has(path: str | None, text: str) -> bool:
-  """Whether a font has all characters of a text."""
+  """Whether a font has all characters of a text; the path None is DejaVu's.
+
+  It has none if its file cannot be opened.
+  """
   try:
     font: Any = _unshaped(path)
   except OSError:

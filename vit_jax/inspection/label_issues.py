@@ -125,9 +125,9 @@ def find_label_errors(
 
   Args:
     checkpoint: As `load_pretrained` takes it, or what it or `vit_jax.train`
-      returned; best an encoder that was not trained on these labels.
-    data: A folder of class folders, or a file of labels; a loaded model may
-      also stand after it.
+      returned; an encoder that was not trained on these labels is best.
+    data: A folder of class folders, or a file of labels. These two arguments
+      may change places if the model is loaded.
     out: The CSV file to write, with a row for every image; a picture of the
       images that are listed is written beside it.
     **overrides: Keywords of `load_pretrained`, unless the model is loaded.

@@ -1,6 +1,6 @@
 """Maps over patches, drawn in colour on the photograph that they belong to.
 
-The photograph becomes grey, with its contrast stretched so that dark ones are
+The photograph becomes grey, with its contrast stretched, so that a dark one is
 visible too. The map is smoothly enlarged to the photograph's size and gives the
 colour. Higher values are lighter, also in black and white.
 """

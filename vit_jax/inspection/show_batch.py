@@ -138,7 +138,7 @@ def _batch_of_folder(
 
 
 def _arrays(batch: Any) -> Mapping[str, Any]:
-  """The arrays of a batch, or of the next one of an iterator of batches.
+  """The arrays of a batch, of images alone, or of the next batch of several.
 
   Raises ValueError for anything else.
   """

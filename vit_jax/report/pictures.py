@@ -28,7 +28,7 @@ class Picture:
 
   A `small` one is shown with its pixels as squares. A chart, whose colours are
   inverted in dark mode, has a `narrow` version for narrow screens. `least` is
-  the width in pixels that its text needs; 0 if every screen has that.
+  the width in pixels that its text needs; 0 if every screen is that wide.
   """
 
   uri: str

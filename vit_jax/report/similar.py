@@ -3,8 +3,8 @@
 vit_jax similar CHECKPOINT my_photos --out found
 vit_jax similar CHECKPOINT my_photos --query x.jpg --out found
 
-CHECKPOINT is what `vit_jax predict` takes, best an encoder such as
-hf_s14_dinov2; images are compared by the cosine of its features. The page
+CHECKPOINT is what `vit_jax predict` takes; an encoder such as hf_s14_dinov2 is
+best, as images are compared by the cosine of its features. The page
 index.html in OUT shows the images, and similar.csv lists the nearest ones of
 every image, or with --query those of the queries. The vectors are kept there
 too, so that a second search computes those of new images only. Near-duplicates

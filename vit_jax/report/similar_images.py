@@ -192,7 +192,8 @@ def _each_query(query: Sequence[str], folders: Sequence[str]) -> list[str]:
   """The files and texts that queries stand for; a folder is all its images.
 
   Raises ValueError for a folder without images, and for a file that is not
-  there; it then names one inside `folders`, as the page and the table do.
+  there. The message then asks whether a file inside `folders` is meant, as the
+  page and the table show names without the folder.
   """
   each: list[str] = []
   for name in query:

@@ -29,8 +29,8 @@ class Similar:
     files: The paths of the images.
     names: The paths below their folder, as the page and the table show them.
     splits: The split that each image's folder is named after, or "".
-    nearest: The nearest images of each image, `_FOR_GROUPS` of them or more, if
-      there are so many.
+    nearest: The nearest images of each image, `_FOR_GROUPS` of them or more
+      unless there are fewer images.
     groups: Near-duplicates; those across splits come first.
     clusters: The cluster of each image, and how typical of it the image is.
   """
@@ -65,7 +65,7 @@ class Similar:
       rows: The images' unit vectors.
       k: Neighbours that the table has.
       duplicates: The least cosine of images that are compared by pixels.
-      count: The number of clusters; None derives it from that of the images.
+      count: The number of clusters; None derives it from the number of images.
       splits: As the attribute.
       spec: The channels and the type of the images, to read them.
     """
@@ -135,7 +135,7 @@ class Answers:
   """The nearest images of some queries.
 
   Attributes:
-    queries: The paths of the queries.
+    queries: The path or the text of each query.
     files, names: The paths of the images, as in `Similar`.
     nearest: The nearest images of each query, by their places in `files`.
   """
@@ -182,7 +182,7 @@ class Answers:
   def table(self, k: int) -> list[list[str]]:
     """The rows of the CSV file: all nearest images of each query.
 
-    `k` has no effect, as `of` has chosen so many.
+    `k` has no effect, since `of` has already chosen the nearest.
     """
     del k
     table = [["query", "rank", "file", "cosine"]]

@@ -147,7 +147,7 @@ def differences(
 
 
 def starts(run: RunFacts) -> Table | None:
-  """When and on which machine the run was started, or None if not recorded."""
+  """A table of when and where the run was started; None if not recorded."""
 
   def row(start: dict[str, Any]) -> list[str]:
     """The cells for a row of `starts.jsonl`."""
@@ -167,7 +167,7 @@ def starts(run: RunFacts) -> Table | None:
 
 
 def time(run: RunFacts) -> Table | None:
-  """Where the time since the first start went, or None if not recorded."""
+  """A table of what took the time since the first start; None if unknown."""
   spent = time_spent(run.rows, run.starts)
   if spent is None:
     return None

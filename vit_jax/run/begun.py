@@ -66,7 +66,7 @@ def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
   """The settings, with a batch that is no larger than the training split.
 
   A line says so if the batch gets smaller. If no smaller batch splits over the
-  devices, or it would have fewer examples than an image has `repeats`, the
+  devices, or only one with fewer than `train_transform.repeats` examples, the
   settings stay as they are, and a later check refuses them.
   """
   size = settings.batch_size

@@ -32,7 +32,8 @@ from vit_jax.tasks.task import Task
 from vit_jax.training import sharding
 from vit_jax.training.state import make_params_init
 
-# Imported only by the runs that start from a checkpoint.
+# For the annotations alone: only runs that start from a checkpoint, or pack
+# images, import these modules.
 if TYPE_CHECKING:
   from vit_jax.data.batching.packing import Packing
   from vit_jax.pretrained.loaded import Loaded
@@ -210,7 +211,7 @@ def make_packing(settings: Settings) -> Optional["Packing"]:
 
 
 def check_rows(settings: Settings, mesh: Mesh) -> None:
-  """Raises ValueError unless the rows of a batch split over the devices."""
+  """Raises ValueError unless a batch is whole rows, which devices can share."""
   name, images = "batch_size", settings.data.images_per_row
   if images > 1:
     if settings.batch_size % images:
@@ -302,9 +303,9 @@ def open_texts(
 
 
 def check_run(settings: Settings, task: Task, *, is_new: bool) -> None:
-  """Raises ValueError if settings contradict each other or need other ones.
+  """Raises ValueError if settings contradict each other or lack what they need.
 
-  It does so, too, if a library that they need is not installed. Keys that need
+  They may need another key, or a library that is not installed. Keys that need
   another key are checked only in a new run, since a run of an older version may
   have set them. Lines on deprecated keys, too, are printed only for a new run.
   """
@@ -381,7 +382,8 @@ def build_model(
 ) -> Model:
   """Makes the model, with a head for the task unless set otherwise.
 
-  Raises ValueError if the fields or the checkpoint do not fit the data.
+  Raises ValueError if the fields or the checkpoint do not fit the data, or if
+  there is neither a variant nor a checkpoint.
   """
   fields = with_block(settings.model.given())
   fields |= {k: jnp.dtype(fields[k]) for k in DTYPE_FIELDS if k in fields}

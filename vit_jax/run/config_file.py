@@ -111,7 +111,7 @@ def _check_argument(
 ) -> None:
   """Raises ValueError if a file does not take the argument after its colon.
 
-  A study needs one, the name of one of its rows.
+  A study needs an argument: the name of one of its rows.
   """
   rows = getattr(module, "ROWS", {})
   if rows and (not argument or argument[0] not in rows):
@@ -165,11 +165,11 @@ def nearest(key: str, cls: type[Section]) -> str:
 def replaced_keys(
   given: Mapping[str, Any], cls: type[Section] = Settings
 ) -> dict[str, int | None]:
-  """The keys that given ones replace, with the values that unset them.
+  """The keys that `given` overrules, with the values that unset them.
 
-  They are the other units of a length, 0 (for total_steps=100, total_epochs and
-  total_examples), and the sizes that a configuration sets beside its own
-  variant, None, if another variant is given.
+  A given length sets its other units to 0: total_steps=100 does so for
+  total_epochs and total_examples. A given variant sets to None those sizes that
+  are not given, since a configuration may have them for its own variant.
   """
   valid_keys = set(all_keys(cls))
   unset: dict[str, int | None] = {}

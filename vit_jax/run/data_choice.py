@@ -57,7 +57,7 @@ def suited(
 
   Raises:
     ValueError: if the user has to choose; the message has the commands to
-      choose from. Also as `check_weights`.
+      choose from. Also where `check_weights` raises it.
   """
   check_weights(values, workdir)
   if "config" in values:

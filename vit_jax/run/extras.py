@@ -210,7 +210,7 @@ def _read_base(
   """The base's arrays on the devices, and its record by `pinned.record`.
 
   Raises ValueError if a resumed run was begun without LoRA, if the base's
-  arrays have changed since it began, or as `open_base`.
+  arrays have changed since it began, or as `open_base` does.
   """
   fields = build.start_fields(settings)
   if start is None:

@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
   @property
   def changes(self) -> dict[str, Any]:
-    """The values of the keys that it sets."""
+    """The values of the keys that the row sets, by key."""
     return {key: getattr(self, column) for key, column in KEYS.items()}
 
 
@@ -120,7 +120,10 @@ def row_of(
 
 
 def _is_plain(model: Model) -> bool:
-  """Whether a model is one of the paper's in bfloat16, as in all rows."""
+  """Whether a model is one of the paper's in bfloat16, as the rows' models are.
+
+  It may differ in `num_classes`, `pooling` and the fields of `_FREE`.
+  """
   name = variant_of(model)
   if type(model) is not Vit or name is None:
     return False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
   from vit_jax.data.reading.sources import Splits
 
 FEW = 1_000  # Fewer training images count as few; VTAB-1k's tasks have 1,000.
-ENOUGH = 10_000  # With so many images, training a new encoder may be tried.
+ENOUGH = 10_000  # From here on, training a new encoder may be tried.
 # Beginnings of keys that do not go with a start from a linear probe.
 _NO_PROBE = (
   "lora.",
@@ -51,8 +51,8 @@ _BOTH = "token_gap"  # The pooling that reads the class token and the patches.
 _MOMENTA = 6.0
 _LEAST_MOMENTUM = 0.9
 _LORA_RATE = 10  # LoRA's learning rate, as a multiple of that for all layers.
-# An epoch has at least so many steps, unless that would need batches of fewer
-# than `_LEAST_BATCH` images.
+# The fewest steps of an epoch, unless that would need batches of fewer than
+# `_LEAST_BATCH` images.
 _STEPS_AN_EPOCH = 4
 _LEAST_BATCH = 8
 # Keys that decide how many steps a run has.
@@ -255,9 +255,10 @@ def choices_of_count(
 
 
 def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
-  """The values of the keys in `_FITTED` in which a begun run differs.
+  """The values of a begun run, for the keys in `_FITTED`, that `config` lacks.
 
-  They differ from those of `config`. The result is {} if no run has begun.
+  These are the values that differ from those of `config`; {} if no run has
+  begun.
   """
   from vit_jax.workdir.checkpoint import begun_config
 
@@ -312,7 +313,7 @@ def better_command(data: str) -> str:
   return shlex.join(["vit_jax", "train", data, "--pretrained", hints.WEIGHTS])
 
 
-def download() -> str:
+def download_size() -> str:
   """The size in MB of the weights that `better_command` downloads."""
   return f"{known.KNOWN[hints.WEIGHTS].parameters * 4 / 1e6:.0f} MB"
 
@@ -366,7 +367,8 @@ def _data(values: Mapping[str, str], *, labels: bool = True) -> DataSettings:
 def _pooling(source: str, workdir: str) -> str | None:
   """The pooling for a head on these weights; None means the weights' own.
 
-  If the weights are no longer there, it is that of the run in `workdir`.
+  If the weights are no longer there, it is `_BOTH` if the run in `workdir` has
+  that pooling.
   """
   from vit_jax.pretrained.folder import probe_pooling
 

@@ -77,7 +77,9 @@ def expanded(words: Sequence[str], workdir: bool = False) -> list[str]:
   is neither a flag nor its value. All flags have to be defined before. In the
   result, `--config` comes before its keys. The result has to replace the words
   in `sys.argv`, where `config_flags` looks for the keys. Raises ValueError if
-  DATA is none of these, if there are two of it, or if a setting is given twice.
+  DATA is none of these, or is missing beside --pretrained; if two words could
+  be DATA; if a setting is given twice; or if the weights that a configuration
+  needs are missing.
 
   Args:
     words: The command line, without the name of the program.
@@ -167,7 +169,7 @@ def flags_of_data(
 
   Raises:
     ValueError: if the flag that DATA stands for is given as well, or DATA is
-      neither data nor a configuration.
+      neither data nor a configuration. Also as `data_choice.suited` raises it.
   """
   flag, text = _kind(data)
   if flag in flag_names:

@@ -126,21 +126,21 @@ class FinishedRun:
 
   @functools.cached_property
   def loaded(self) -> Loaded:
-    """The model of its last checkpoint, which is read once."""
+    """The model of the run's last checkpoint, which is read once."""
     return self.load()
 
   @hints.accepts("run.predict(images)")
   def predict(self, images: Pictures, **options: Any) -> list[Prediction]:
-    """The answers of its last checkpoint, as `Loaded.predict` gives them."""
+    """The answers of the last checkpoint, as `Loaded.predict` gives them."""
     return self.loaded.predict(images, **options)
 
   @hints.accepts("run.evaluate(folder)")
   def evaluate(
     self, folder: str | os.PathLike[str] | None = None, **options: Any
   ) -> dict[str, Any]:
-    """Evaluates its last checkpoint, as `vit_jax.evaluate(run, folder)` does.
+    """Evaluates the last checkpoint, as `vit_jax.evaluate(run, folder)` does.
 
-    Its keywords, metrics and errors are those of `vit_jax.evaluate`.
+    Keywords, metrics and errors are those of `vit_jax.evaluate`.
     """
     # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.evaluate")
@@ -151,7 +151,7 @@ class FinishedRun:
     return self.predict(images, **options)
 
   def __iter__(self) -> Iterator[Any]:
-    """The model and the parameters of its last checkpoint."""
+    """The model and the parameters of the run's last checkpoint."""
     return iter(self.loaded)
 
   @property
@@ -315,10 +315,11 @@ def _source_of(loaded: Loaded) -> str:
   # With `reads_patches`, no line says which vector stands for an image.
   saved = open_checkpoint(source, reads_patches=True, **step)
 
-  def what(one: Loaded) -> Any:
-    return one.model.clone(num_classes=0, origin=None), one.inputs
+  def compared(checkpoint: Loaded) -> Any:
+    model = checkpoint.model.clone(num_classes=0, origin=None)
+    return model, checkpoint.inputs
 
-  if what(saved) != what(loaded):
+  if compared(saved) != compared(loaded):
     raise ValueError(
       f"{source} was loaded with settings that differ from its own, and a run "
       f"does not take these over: give pretrained={source!r}, and such "
@@ -399,7 +400,7 @@ def _path(data: Any) -> str:
 
 
 def _run_name(value: Any) -> str:
-  """The path of a run that a value is; "" for a value such as True."""
+  """A value as the path of a run; "" if it is no path, such as True."""
   return os.fspath(value) if isinstance(value, str | os.PathLike) else ""
 
 

@@ -170,8 +170,8 @@ def _check_memory(
 ) -> None:
   """Prints a line if the free memory is too little for the compiled step.
 
-  Of several programs, the line is on the one that needs the most. One that did
-  not compile is left out; calling it raises the error.
+  Of several programs, the line is on the one that needs the most. A program
+  that did not compile is left out; calling it raises the error.
   """
   devices = plan.mesh.local_devices
   every = [memory.find_shortage(program, devices) for program in programs]
@@ -226,8 +226,8 @@ def _test(
 ) -> dict[str, Any] | None:
   """Measures and writes the metrics of the test split.
 
-  The result is None if the run has no test split, or a file cannot be read. A
-  line says if that, or the writing, fails.
+  The result is None if the run has no test split, or a file cannot be read. If
+  reading or writing fails, a line says so.
   """
   if plan.splits.test is None:
     return None

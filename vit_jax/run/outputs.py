@@ -77,8 +77,8 @@ class Outputs:
   def time_spent(self) -> dict[str, float] | None:
     """The seconds that the run spent on each kind of work.
 
-    The result is None if the run's files cannot be read, or if
-    that of `meter.time_spent` is None.
+    The result is None if the run's files cannot be read, or if a version that
+    did not measure began the run.
     """
     folder = self.checkpoints.folder
     with contextlib.suppress(OSError):
@@ -162,7 +162,8 @@ def jit_digest(plan: Plan) -> Callable:
 
   It returns the state and the step's digest: two runs with equal digests
   computed the same steps. The next step is to take the state that is returned:
-  its `step` comes out of the checksums' program, so one runs after the other.
+  its `step` comes out of the checksums' program, so the next step runs after
+  that program.
   """
   seed = np.int64(plan.settings.seed)
   whole = sharding.replicated_sharding(plan.mesh)

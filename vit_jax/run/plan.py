@@ -54,7 +54,7 @@ from vit_jax.training.step import TrainStep, make_train_step
 from vit_jax.workdir import description as descriptions
 from vit_jax.workdir.checkpoint_reader import again_if_deleted
 
-# Imported only by the runs that need it.
+# For the annotations alone: only runs that need these modules import them.
 if TYPE_CHECKING:
   from vit_jax.data.batching.packing import Packing
   from vit_jax.pretrained.loaded import Loaded
@@ -266,7 +266,7 @@ class Plan:
   def operations_by_shape(self) -> list[Operations]:
     """The operations of matrix products for an image, in units of 1e9.
 
-    There is one for each of `step_shapes`, in their order.
+    There is one `Operations` for each of `step_shapes`, in their order.
     """
     images = self.settings.data.images_per_row
     every = (
@@ -413,7 +413,7 @@ def make_plan(
   if saved is not None:
     settings = begun.as_begun(settings, saved)
   mesh = sharding.make_mesh(**vars(settings.mesh))
-  # An objective that allows no parts is refused for that first, in `checked`.
+  # With several parts, `checked` does it: the objective may refuse parts first.
   if settings.parts == 1:
     build.check_rows(settings, mesh)
   splits = open_splits(settings.data, task.labels)

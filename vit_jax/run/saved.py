@@ -316,7 +316,7 @@ def _open_whole(
 
 
 def _notes_on_classes(source: Any) -> list[str]:
-  """A line on the classes without images in other data; [] if all have some.
+  """A line on the classes without images in other data; [] if there are none.
 
   The source has a `labels` method, as those of folders and tables have.
   """

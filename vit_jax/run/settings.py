@@ -432,9 +432,9 @@ def read(
 def read_saved(config: Mapping[str, Any]) -> Settings:
   """Reads the settings from a checkpoint's description.
 
-  An older version may have written it. A key that it lacks gets the value under
-  which that version behaved as it did. Raises ValueError as `read` does, also
-  for keys of a newer version.
+  An older version may have written it. A key that it lacks gets the value that
+  makes this version behave as that one did. Raises ValueError as `read` does,
+  also for keys of a newer version.
   """
   return from_dict(Settings, config, saved=True)
 

@@ -36,7 +36,7 @@ from vit_jax.workdir.records import metrics_so_far
 # than this share of their root mean square.
 _MOST_MOVED = 0.05
 
-# Imported only by the runs that need it.
+# For the annotations alone: only runs that need these modules import them.
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
   from vit_jax.tasks.probes.linear_probe import Probe
@@ -52,7 +52,7 @@ def first_state(
 
   Without a checkpoint, they are a fresh state and 0. Raises ValueError if no
   checkpoint is intact, or the run must not go on from it; `allow_changes`
-  permits one of other settings or data.
+  permits a checkpoint of other settings or data.
   """
   if not checkpoints.all_steps:
     return fresh_state(plan), 0
@@ -65,7 +65,7 @@ def _newest_intact(
   """Restores the newest checkpoint that is intact; sets newer ones aside.
 
   Returns its state and step. Raises ValueError if none is intact, or as
-  `restore_state`.
+  `restore_state` does.
   """
   damaged: dict[int, DamagedError] = {}
   for step in reversed(checkpoints.all_steps):
@@ -152,7 +152,7 @@ def fresh_state(plan: Plan) -> TrainState:
 
   With `transfer.probe_head`, the head is that of a linear probe, and the
   probe's metrics go to `plan.evaluation.folds`. Raises ValueError as
-  `build.start_leaves` and `probe_head`.
+  `build.start_leaves` and `probe_head` do.
   """
   if plan.start is None:
     return _draw_missing(plan, plan.init, plan.shapes)

@@ -36,9 +36,9 @@ from vit_jax.training.step import share_of_start
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
 # A line warns if the first parameters have a larger share in their average.
 _MOST_OF_START = 0.1
-_DEPTH = (
-  2  # Rows are for blocks and their parts, not for dense layers in these.
-)
+# The deepest paths with a row: those of blocks and their parts, such as
+# "block_0/msa", not those of the dense layers in the parts.
+_DEPTH = 2
 
 
 def header(
@@ -46,7 +46,8 @@ def header(
 ) -> list[tuple[str, str]]:
   """The name and value of each line of a run's header.
 
-  `is_new` is false for a run that is resumed.
+  A line with the name "" continues the one above. `is_new` is false for a run
+  that is resumed.
   """
   settings, total = plan.settings, plan.lengths.total
   examples = len(plan.source)
@@ -224,7 +225,7 @@ def _frozen_image_tower(plan: Plan) -> str:
 
 
 def _better_command(plan: Plan) -> str | None:
-  """The command for few photographs in a folder; None for other data."""
+  """The command for few photographs in a folder; None for all other data."""
   data, task = plan.settings.data, plan.task
   is_folder = data.root and not data.labels_file
   if (
@@ -245,7 +246,7 @@ def _better_command(plan: Plan) -> str | None:
     enough, command = few_images.FEW, few_images.better_command(root)
   if count >= enough:
     return None
-  return f"{command}  (downloads {few_images.download()})"
+  return f"{command}  (downloads {few_images.download_size()})"
 
 
 def _count_trained(plan: Plan) -> int:

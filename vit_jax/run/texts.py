@@ -182,7 +182,9 @@ class _Counted:
 
 
 def captions_of(settings: Settings) -> Iterable[str]:
-  """The captions of the training split; of records, those of `_MOST` images.
+  """The captions of the training split, at most those of `_MOST` records.
+
+  All captions of a file are taken.
 
   Raises ValueError if the data have none.
   """

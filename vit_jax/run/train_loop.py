@@ -148,7 +148,8 @@ class TrainLoop:
   def _is_over(self, state: TrainState, first: int) -> bool:
     """Reads what earlier starts measured; returns whether no step is left.
 
-    If the run was stopped before the evaluation of step `first`, that is done.
+    If the run was stopped before the evaluation of step `first`, this is done
+    now.
     """
     plan, key = self.plan, self.plan.score.key
     past = metrics_so_far(self.outputs.checkpoints.folder)
@@ -270,7 +271,10 @@ class TrainLoop:
     self.outputs.display.report(step, row)
 
   def _evaluate_if_due(self, state: TrainState, step: int) -> Scores:
-    """The metrics if an evaluation is due; stopping early depends on them."""
+    """Evaluates if that is due, and keeps the score for stopping early.
+
+    Returns the metrics, or None if no evaluation is due.
+    """
     plan, lengths = self.plan, self.plan.lengths
     if not due(step, lengths.eval_every, lengths.total):
       return None

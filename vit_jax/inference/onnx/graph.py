@@ -102,7 +102,7 @@ class Graph:
   def nodes(
     self, op: str, outputs: int, *inputs: str, **attributes: Any
   ) -> list[str]:
-    """Adds a node with so many outputs, and returns their names."""
+    """Adds a node with this number of `outputs`, and returns their names."""
     names = [next(self._names) for _ in range(outputs)]
     make = self._onnx.helper.make_node
     self._nodes.append(make(op, [*inputs], names, **attributes))

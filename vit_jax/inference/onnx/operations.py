@@ -74,8 +74,8 @@ def joint_shape(
 def _elementwise(op: str, neutral: float | None = None) -> Lower:
   """Lowers an operation on the elements of its inputs.
 
-  If one of two operands is `neutral` everywhere, the other is the result. Of
-  Sub and Div, that may only be the second.
+  If one of two operands is `neutral` everywhere, the other is the result. For
+  Sub and Div, only the second operand can be neutral.
   """
 
   def lower(call: Call) -> list[Value]:
@@ -346,11 +346,11 @@ def _arg_extreme(op: str) -> Lower:
   """Lowers `argmax` or `argmin`, of the inputs as float32."""
 
   def lower(call: Call) -> list[Value]:
-    """Writes the places of the extreme along one axis."""
+    """Writes the indices of the largest or smallest elements along one axis."""
     name = call.graph.node("Cast", call.whole(), to=call.graph.type_of("f4"))
     (axis,) = call.params["axes"]
-    places = call.graph.node(op, name, axis=axis, keepdims=0)
-    return call.output(_write_cast(call, places))
+    indices = call.graph.node(op, name, axis=axis, keepdims=0)
+    return call.output(_write_cast(call, indices))
 
   return lower
 

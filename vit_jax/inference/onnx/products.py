@@ -120,9 +120,10 @@ def _largest_of_window(call: Call) -> list[Value]:
 
 
 def _gather(call: Call) -> list[Value]:
-  """A look-up: slices at known places, rows of a table, or rows by example.
+  """A look-up: a slice at known indices, elements along an axis, or table rows.
 
-  Raises `Unsupported` for any other look-up.
+  There may be one table for all examples, or one for each example. Raises
+  `Unsupported` for any other look-up.
   """
   table, places = call.inputs
   form = call.params["dimension_numbers"]
@@ -154,7 +155,7 @@ def _gather(call: Call) -> list[Value]:
 
 
 def _take_along(call: Call, places: np.ndarray, axis: int) -> list[Value]:
-  """Elements along an axis, at known places that differ by other dimensions."""
+  """Elements along an axis, at known indices that vary by other dimensions."""
   form = call.params["dimension_numbers"]
   table = call.inputs[0]
   batching_dims = dict(
@@ -190,7 +191,7 @@ def _int64_indices(call: Call) -> str:
 
 
 def _slice_at(call: Call, starts: np.ndarray) -> list[Value]:
-  """The slice of the table that begins at known places."""
+  """The slice of the table that begins at known indices, `starts`."""
   form = call.params["dimension_numbers"]
   sizes = call.params["slice_sizes"]
   graph = call.graph

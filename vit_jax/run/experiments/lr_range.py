@@ -26,7 +26,7 @@ from vit_jax.runtime.settings import replaced
 from vit_jax.runtime.shown import Shown
 from vit_jax.training import sharding
 
-_DIVERGED = 4  # The test ends when the loss is so many times the lowest loss.
+_DIVERGED = 4  # The test ends when the loss is this many times the lowest one.
 _SMOOTHING = 0.9
 _LEAST_STEPS = 10
 

@@ -146,7 +146,7 @@ def probe_segmentation(
   Whole images are resized to the model's size, whatever its crop is, so that
   masks and images fit. The arguments are those of `probe_checkpoint`;
   `data.root` holds images and masks. Raises ValueError if the checkpoint is no
-  ViT, or the folder no such data.
+  ViT, or the folder does not hold images and masks.
   """
   if not settings.data.root or settings.data.labels_file:
     raise ValueError(

@@ -63,8 +63,8 @@ def run_study(
   """Runs a study's rows, writes `study.csv` and figures, and shows the scores.
 
   The arguments are those of the command. Returns the exit code: 1 if a row
-  failed, 128 + signal if it was told to stop. Raises ValueError if the file, a
-  row's settings or the arguments are invalid.
+  failed, 128 + signal if the study was told to stop. Raises ValueError if the
+  file, a row's settings or the arguments are invalid.
   """
   study = open_study(file, workdir, changes)
   display = Display()
