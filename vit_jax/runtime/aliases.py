@@ -2,16 +2,16 @@
 
 A row of the table says to which object the names belong: the package
 ("vit_jax"), what `load_pretrained` returns ("loaded"), what `vit_jax.train`
-returns ("run"), or an answer of `loaded.predict` ("answer"). It also says what
-answers: an attribute of this object, which may be nested ("loaded.features"),
-or a function by its full name. For the package, "loaded.features" is a function
-that takes a loaded model, a run, or a name or a path of one in front of the
-arguments. A name that ends in "()" is a method in the other library, and a
-plain value here. `arguments` are the keywords of our function for the
-positional arguments after the first; one such as "probe=knn" is always given
-this value. `itself` is the keyword for the object, or "first" if the object
-goes in front of the arguments. Names that may mean several things have a hint
-instead, in `hints.csv`.
+returns ("run"), an answer of `loaded.predict` ("answer"), or what `open_data`
+returns ("opened"). It also says what answers: an attribute of this object,
+which may be nested ("loaded.features"), or a function by its full name. For the
+package, "loaded.features" is a function that takes a loaded model, a run, or a
+name or a path of one in front of the arguments. A name that ends in "()" is a
+method in the other library, and a plain value here. `arguments` are the
+keywords of our function for the positional arguments after the first; one such
+as "probe=knn" is always given this value. `itself` is the keyword for the
+object, or "first" if the object goes in front of the arguments. Names that may
+mean several things have a hint instead, in `hints.csv`.
 """
 
 import csv
@@ -34,10 +34,12 @@ class Alias(NamedTuple):
   """An attribute or function of ours that answers to a name.
 
   Attributes:
-    answers, itself: The columns of `aliases.csv`, see above.
+    answers, itself: The columns of `aliases.csv`; the module's docstring
+      explains them.
     arguments: The keywords of the positional arguments after the first.
     fixed: The keywords that are always given, and their values.
-    is_called: Whether the name is a method there, and a plain value here.
+    is_called: Whether the name is a method in the other library, and a plain
+      value here.
   """
 
   answers: str
@@ -64,7 +66,7 @@ class Alias(NamedTuple):
 
     @functools.wraps(target)
     def call(*args: Any, **keywords: Any) -> Any:
-      """Calls our function with the positional arguments of the other's."""
+      """Calls our function with the arguments of the other library's."""
       first, others = args[:1], args[1:]
       renamed = dict(zip(self.arguments, others, strict=False))
       itself = {self.itself: owner} if self.itself else {}
@@ -124,7 +126,7 @@ def loaded_from(model: Any, name: str) -> Any:
 
 
 def _resolve(owner: Any, answers: str) -> Any:
-  """The attribute of `owner`, or the function of ours, of this name."""
+  """The attribute of `owner`, or the function of ours, that `answers` names."""
   if not answers.startswith("vit_jax."):
     return operator.attrgetter(answers)(owner)
   module, _, name = answers.rpartition(".")
@@ -133,7 +135,7 @@ def _resolve(owner: Any, answers: str) -> Any:
 
 @functools.cache
 def aliases(of: str) -> dict[str, Alias]:
-  """The aliases of "vit_jax", "loaded", "run" or "answer", by name."""
+  """The aliases of an object, by name; `of` is its name, such as "loaded"."""
   table = importlib.resources.files("vit_jax.runtime") / "aliases.csv"
   rows = csv.DictReader(table.read_text("utf-8").splitlines())
   return {

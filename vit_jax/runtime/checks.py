@@ -63,7 +63,7 @@ IN_ORDER = Rule(
   lambda x: list(x) == sorted({*x}) and min(x, default=1) > 0,
 )
 WIDTH_OR_0 = up_to(65_536, _WIDEST, 0)
-DEPTH = up_to(1_000, "the deepest Transformer known has as many layers")
+DEPTH = up_to(1_000, "no known Transformer has more layers")
 CLASSES = up_to(10_000_000, "the head has a column for each")
 _HELD = "a batch is held in memory"
 BATCH = up_to(2**20, _HELD)

@@ -261,7 +261,10 @@ def _numbers_of(name: str) -> tuple[float, ...] | None:
 
 
 def _check_arguments(arguments: list[str], takes: str) -> None:
-  """Ends the process with a line if arguments are missing or too many."""
+  """Ends the process with a line if arguments are missing or too many.
+
+  `takes` is as in `run`.
+  """
   needed = re.sub(r"\[.*\]", "", takes).split()
   if len(arguments) < len(needed):
     name = needed[len(arguments)].removesuffix("...")
@@ -294,7 +297,7 @@ def _parse(
   """Defines and parses the flags, or shows the help; returns other arguments.
 
   A mistake ends the process with a line. `argv` is `sys.argv`, in which
-  `define` may put flags for short forms.
+  `define` may replace short forms by flags.
   """
   flags.FLAGS.set_gnu_getopt(True)
   help_form = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
@@ -384,10 +387,10 @@ def open_missing_streams() -> bool:
 
 @contextlib.contextmanager
 def until_closed() -> Iterator[None]:
-  """Ends the process quietly once the reader of its output, as `head`, has
-  ended.
+  """Ends the process quietly if the reader of its output has ended.
 
-  Raises SystemExit in this case, and BrokenPipeError for any other pipe.
+  The reader may be a program such as `head`. Raises SystemExit in this case,
+  and BrokenPipeError for any other pipe.
   """
   try:
     yield

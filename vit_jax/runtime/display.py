@@ -133,7 +133,10 @@ class Metric:
   def text(
     self, values: Mapping[str, Any], kind: str = Split.EVAL
   ) -> str | None:
-    """The metric in words, as "top-1 98.33%"; None if it was not measured."""
+    """The metric in words, as "top-1 98.33%"; None if it was not measured.
+
+    `kind` is the split whose value is taken from `values`.
+    """
     value = values.get(Split(kind).key(self.key))
     if value is None:
       return None
@@ -278,7 +281,10 @@ class Display:
     return next((f"  {text}" for text in texts if text), "")
 
   def note(self, text: str, whole: bool = False) -> None:
-    """Prints a line, or several, as `printable.say`, on standard output."""
+    """Prints a line, or several, on standard output.
+
+    On a terminal, lines that are too wide are wrapped, unless `whole` is set.
+    """
     text = printable_lines(text)
     shown = text if whole else fit(text, sys.stdout)
     self._console.print(shown, soft_wrap=True)

@@ -207,7 +207,10 @@ def _hint_for_unknown(
 
 
 def _hint_for_section(given: Mapping[str, object]) -> str:
-  """The end of a message on a section's keys under an argument's name."""
+  """The end of a message on an argument that is a section with its keys.
+
+  It says how to give these keys; "" if no argument is such a section.
+  """
   for name, value in given.items():
     if isinstance(value, Mapping) and value:
       from vit_jax.runtime import keywords

@@ -185,7 +185,10 @@ def leave_soon(code: int) -> None:
 
 
 def _initialize(*arguments, **options) -> None:
-  """Calls `jax.distributed.initialize`; ConnectionError if that fails."""
+  """Calls `jax.distributed.initialize`; ConnectionError if that fails.
+
+  A ValueError of JAX about the arguments is raised as it is.
+  """
   import jax  # Data workers import the commands, and must not load JAX.
 
   place = f" at {arguments[0]}" if arguments else ""

@@ -44,7 +44,7 @@ def as_data_settings(values: Mapping[str, str]) -> str:
 
 
 def as_keywords(values: Mapping[str, str]) -> str:
-  """Keys as keywords of the same names."""
+  """Keys, with their values, as keywords named by the last part of each key."""
   fields = {_last(key): value for key, value in values.items()}
   if not all(fields.values()):
     return " and ".join(fields)
@@ -105,7 +105,7 @@ def _keyword(found: re.Match[str], signature: inspect.Signature) -> str:
 
 
 def _written(values: Mapping[str, str], each: str) -> str:
-  """Names and values, as Python writes them."""
+  """Names and values as Python writes them, each pair in the format `each`."""
   return ", ".join(
     each.format(name, _literal(name, value)) for name, value in values.items()
   )

@@ -122,7 +122,10 @@ class Meter:
 
 
 class Stopwatch:
-  """Measures the time since this start of a run; the rest counts as steps."""
+  """Measures the time since this start of a run, by kind of work.
+
+  Time that is counted for no other kind counts as steps.
+  """
 
   def __init__(self):
     self._begin = time.perf_counter()
@@ -138,7 +141,7 @@ class Stopwatch:
       self._seconds[kind] += time.perf_counter() - begin
 
   def set_up(self) -> None:
-    """Counts the time so far as start-up, except that of another kind."""
+    """Counts the time so far as start-up, except what other kinds have."""
     self._seconds["starting"] += self._rest()
 
   def row(self) -> dict[str, dict[str, float]]:
@@ -243,9 +246,10 @@ def why_diverged(
 ) -> str | None:
   """How a run diverged, judged by its last steps; None if it did not.
 
-  It diverged if more than half of these updates were not applied, or if the
-  median loss of the others is more than ten times that at the start. A run
-  whose loss rises for a while and falls again has not diverged.
+  It diverged if more than half of the updates of these steps were not applied,
+  or if the median loss of the other steps is more than ten times the loss at
+  the start. A run whose loss rises for a while and falls again has not
+  diverged. A loss below 1 at the start counts as 1.
 
   Args:
     losses: The loss of each of the last steps.

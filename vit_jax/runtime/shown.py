@@ -93,8 +93,9 @@ def _thumbnail(path: str) -> str:
 def is_loaded(value: object) -> bool:
   """Whether a value is what `load_pretrained` returns, by its attributes.
 
-  The class itself would import the models. A model alone has no preprocessing;
-  a run, which would load its checkpoint for it, has no `origin`.
+  To compare with the class would import the models. A model alone has no
+  `preprocessing`. A run has no `origin`, which is looked for first, since the
+  `preprocessing` of a run would load its checkpoint.
   """
   return hasattr(value, "origin") and hasattr(value, "preprocessing")
 

@@ -61,8 +61,9 @@ class StopSignal:
   def waiting(self) -> Iterator[None]:
     """Inside this context, a signal raises Interrupted at once.
 
-    It is for work that need not be finished, such as an evaluation, or that may
-    never finish, such as a read from a file system that hangs.
+    A signal that came earlier raises it at the start. The context is for work
+    that need not be finished, such as an evaluation, or that may never finish,
+    such as a read from a file system that hangs.
     """
     if self._signal:
       raise self.make_error("told to stop")

@@ -13,6 +13,7 @@ from absl import flags
 
 from vit_jax.runtime import hints
 
+# The form of the help that a word on the command line asks for.
 ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
 ASKED |= dict.fromkeys(("--help=all", "--helpfull"), "all")
 _NAMES = 22  # Columns of a screen for the names of flags.
@@ -243,9 +244,10 @@ def rewrite_in_flags(line: str) -> str:
 
 
 def option(name: str, value: str, key: str) -> str:
-  """A flag of the command that runs, or else a keyword in Python.
+  """A value as a flag of the command that runs, or else as a keyword in Python.
 
-  A command with a configuration takes it as the value of `key`.
+  A command without the flag `name`, but with a configuration, takes the value
+  as that of the configuration's `key`.
   """
   if name in flags.FLAGS:
     return f"--{name}={value}"

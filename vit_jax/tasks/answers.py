@@ -17,7 +17,7 @@ from vit_jax.tasks.outcome import Stream
 
 @runtime_checkable
 class Answer(Protocol):
-  """A model's answer to one image, as `inference.predictor.Prediction`.
+  """A model's answer to one image, such as `inference.predictor.Prediction`.
 
   `index` and `probability` are those of the likeliest classes, and `values` the
   numbers of a regression; what a task does not answer is ().
@@ -47,11 +47,11 @@ class PixelFiles(Protocol):
   def ending(self) -> str: ...
 
   def add(self, mask: np.ndarray, /) -> None:
-    """Adds one more mask to the statistics."""
+    """Adds one more mask, (H, W), to the statistics."""
     ...
 
   def save(self, mask: np.ndarray, out: IO[bytes], /) -> None:
-    """Writes a mask to an open file."""
+    """Writes a mask, (H, W), to an open file."""
     ...
 
   def overlay(self, image: np.ndarray, mask: np.ndarray, /) -> np.ndarray:
@@ -159,9 +159,10 @@ class Answers:
   def calibrator(
     self, model: nn.Module, stream: Stream
   ) -> Callable[..., Any] | None:
-    """Makes a function from (params, track) to a `Calibration` on the split.
+    """Makes a function from (params, track) to the `Calibration` of a split.
 
-    It is None if the answers are not the probabilities of the model's logits.
+    `stream` yields the split. The function is None if the answers are not the
+    probabilities of the model's logits.
     """
     return None
 

@@ -26,9 +26,11 @@ class OwnTaskError(ValueError):
 
 
 def task_class(name: str | type[Task]) -> type[Task]:
-  """The class of a task, by its name or as "file.py:Class", or itself.
+  """The class of a task.
 
-  Raises OwnTaskError if there is no such task.
+  `name` is the task's name, "file.py:Class", or the class itself. Raises
+  OwnTaskError if there is no such task, or the class has methods that are no
+  longer called.
 
   >>> from vit_jax.tasks.choose import task_class
   >>> task_class("multilabel").__name__
@@ -145,9 +147,9 @@ def saved(
   `given` is the user's own task, as "file.py:Class", if the description names
   one: a class is never imported because a checkpoint names it.
 
-  Raises OwnTaskError if `given` is another task than that of the description,
-  or None where the description names a class, and ValueError if the description
-  is damaged.
+  Raises OwnTaskError if `given` is no task, is another one than the description
+  has, or is None although the description names a class, and ValueError if the
+  description is damaged.
   """
   name, names_own = _task_name(description)
   if names_own and given is None:

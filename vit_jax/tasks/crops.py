@@ -7,7 +7,7 @@ sections of the configuration ask for their rules.
 
 from typing import TYPE_CHECKING, Any
 
-# Imported only by a run with crops.
+# Only a run with crops needs this module when it runs.
 if TYPE_CHECKING:
   from vit_jax.data.transforming.multi_crop import MultiCrop
 

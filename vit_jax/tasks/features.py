@@ -50,7 +50,7 @@ def features_measure(model: Any, objective: Objective, advice: str) -> Measure:
 
     def apply(images: Any) -> Any:
       outputs = model.apply({"params": params}, images)
-      # The images come first, and their mirror images second.
+      # The first call is for the images, the second for their mirror images.
       seen.setdefault("y", outputs["y"])
       return outputs
 

@@ -21,16 +21,16 @@ class NotFiniteError(ValueError):
 
 
 def is_answer(scores: Any) -> Any:
-  """Whether the highest score along the last axis is a number, (...).
+  """Whether the highest score along the last axis is finite: (..., K) to (...).
 
-  A score of -inf is that of a class that is never answered.
+  A class that is never answered has the score -inf.
   """
   xp: Any = jnp if isinstance(scores, jax.Array) else np
   return xp.isfinite(scores.max(axis=-1))
 
 
 def best_class(scores: Any) -> Any:
-  """The place of the highest score, (..., K) to (...), or `NO_ANSWER`.
+  """The index of the highest score, (..., K) to (...), or `NO_ANSWER`.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.finite import best_class

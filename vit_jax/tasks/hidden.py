@@ -28,7 +28,8 @@ def hidden_measure(
   """Returns the measure of predictions of hidden patches.
 
   `sums` is a function from the objective, a batch, its targets and the
-  predictions to sums over the batch.
+  predictions to sums over the batch; `outcome` makes the outcome of the sums of
+  all batches.
   """
 
   def compute(

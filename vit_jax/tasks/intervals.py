@@ -58,9 +58,9 @@ def of_folds(shares: Sequence[float], count: int) -> Interval:
   It goes from the lowest fold to the highest, and is no narrower at either end
   than Wilson's of all answers: folds of few images may agree by chance. As the
   fits to the folds share most of their examples, the variance of the mean is
-  1 + k n / m times that of as many independent answers, with n examples in a
+  1 + k n / m times that of `count` independent answers, with n examples in a
   fold and m in all others (Nadeau and Bengio, 2003), so n / m = 1 / (k - 1).
-  Wilson's interval is therefore taken for that many times fewer examples.
+  Wilson's interval is therefore taken for `count` divided by this factor.
   """
   mean = sum(shares) / len(shares)
   low, high = wilson(mean, _independent(count, len(shares)))
@@ -73,9 +73,8 @@ def of_resampled_folds(
   """The interval of any score of the answers to `parts` folds.
 
   It is a bootstrap's (Efron, 1979), from draws of answers with replacement.
-  Answers to folds are worth fewer independent ones, as `of_folds` says: a draw
-  has as many answers as `count` of them are worth. The draws are the same each
-  time.
+  `count` answers to folds are worth fewer independent answers, as `of_folds`
+  says, and a draw has this smaller number. The draws are the same each time.
 
   Args:
     score: A function from indices of answers to their score, which may be NaN.

@@ -48,8 +48,8 @@ class Measure:
     outcome: A function from the parts of a metric to the outcome.
     parts: A function from (computed, first, detail, examples) to the parts of a
       batch's metric; `computed` are the arrays of `compute` on the host. By
-      default the parts are these arrays. `detail` and `examples` are those of
-      an `Evaluator`.
+      default the parts are these arrays. `Evaluator.__call__` explains `detail`
+      and `examples`.
     beside: A function from (params, track) to parts that are measured on
       another split, and stand beside those of this one under other names.
     frozen: Further arguments of `compute`, such as a teacher's parameters.
@@ -101,7 +101,7 @@ def evaluate(
   Args:
     compute: `measure.compute`, compiled already; None compiles it.
     first: The place in the split of the first example of these batches.
-    detail, examples: As in `Evaluator`.
+    detail, examples: As in `Evaluator.__call__`.
   """
   step = jax.jit(measure.compute) if compute is None else compute
 

@@ -106,7 +106,7 @@ class OutputsOutcome(Outcome):
   def each(self, key: str, values: np.ndarray) -> dict[str, dict[str, float]]:
     """The metric `key` of each label or target, by name, where it is defined.
 
-    The result has the names and the values under the key of the split.
+    The result is such as {"eval/ap_by_class": {"cat": 0.5}}.
     """
     pairs = zip(self.names, values, strict=True)
     finite = {name: float(x) for name, x in pairs if np.isfinite(x)}

@@ -48,12 +48,14 @@ MOST_CHANGED = 0.5
 
 
 def judged(metrics: Mapping[str, Any]) -> dict[str, float]:
-  """The score `SINCE_START` of an evaluation; {} if it was not compared.
+  """The score `SINCE_START` of an evaluation, by its key.
 
-  It is the rank of the features, which falls as a run collapses. The rank may
-  also rise as features get worse. If images keep less than half of the
-  neighbours that they had at the start, the score is therefore the share that
-  they keep, minus 1: it is below 0, so that the start counts as better.
+  The result is {} if the features were not compared with those of the start.
+  The score is the rank of the features, which falls as a run collapses, and 1
+  if the evaluation has no rank. The rank may also rise as features get worse.
+  If images keep less than half of the neighbours that they had at the start,
+  the score is therefore the share that they keep, minus 1: it is below 0, so
+  that the start counts as better.
 
   >>> from vit_jax.tasks.scores import judged
   >>> judged({"start/kept": 0.8, "eval/rank": 0.3})
@@ -133,8 +135,8 @@ class FoldScore:
     1,000 images: the interval comes from random draws, which would then take
     seconds, and a score of so many images hardly needs one. Draws from answers
     without a mistake have no mistake either. With `is_share`, for a score from
-    0 to 1, the interval is therefore widened to hold that of an equally high
-    accuracy.
+    0 to 1, the interval is therefore widened to hold the interval of an equally
+    high accuracy.
     """
     if not folds or count > _MOST_DRAWN:
       return None
@@ -202,7 +204,7 @@ class Verdict:
 
   @property
   def count(self) -> int:
-    """The number of images evaluated; 0 if there is no score."""
+    """The number of images evaluated; 0 if the score is missing or NaN."""
     score = self.scores.get(self.metric.key)
     unknown = score is None or math.isnan(score)
     return 0 if unknown else self.scores.get("examples", 0)
@@ -304,7 +306,7 @@ class Verdict:
     return bool(have_intervals) and self._interval.overlaps(other._interval)
 
   def __str__(self) -> str:
-    """All of it in a sentence or two; empty if there is nothing to add."""
+    """The verdict in a few sentences; empty if there is nothing to add."""
     return f"{self.trained_on} {self._score_in_words}".strip()
 
   @property
@@ -428,7 +430,7 @@ class Scores:
     )
 
   def headline(self, metrics: Mapping[str, Any]) -> str:
-    """The result in a phrase, and its trust, without a full stop."""
+    """A phrase with the result, and how far it can be trusted; no full stop."""
     verdict = self.verdict(metrics)
     first = f"{verdict.by_folds}; " if verdict.by_folds else ""
     return f"{first}{self.result(metrics)}{verdict.aside}"

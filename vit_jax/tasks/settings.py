@@ -47,7 +47,9 @@ class DataSettings(data_settings.DataSettings):
     "Keep the proportions of each image, and resize it so that at most this "
     "many patches cover it, such as 256; None resizes all images to "
     "`image_size`.",
-    must=checks.up_to(16_384, "an image of 1792 x 1792 has as many of 14 x 14"),
+    must=checks.up_to(
+      16_384, "an image of 1792 x 1792 pixels has as many patches of 14 x 14"
+    ),
   )
 
   images_per_row: int = setting(
@@ -97,7 +99,10 @@ class DataSettings(data_settings.DataSettings):
     return not come_with_images
 
   def _alternatives(self, name: str) -> str:
-    """Names packed images for a task whose labels records may have."""
+    """Words that name packed images, for a task whose labels records may have.
+
+    They are "" for other tasks and for other settings.
+    """
     if name == "task" and labels_of(self.task).records:
       return ", or dir, which vit_jax pack wrote (of .tar files too)"
     return ""

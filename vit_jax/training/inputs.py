@@ -1,4 +1,4 @@
-"""Turns the arrays of a batch into a model's inputs, and into its outputs."""
+"""Turns batches into a model's inputs, and its outputs into rows by image."""
 
 import dataclasses
 import math

@@ -15,7 +15,7 @@ import jax
 from vit_jax.runtime import command
 
 _GB = 1e9
-# The allocator keeps freed memory only if so many steps would fit: with kept
+# The allocator keeps freed memory only if this many steps would fit: with kept
 # memory, a step of 3.3 GB was seen to take as much as five steps.
 _STEPS_KEPT = 8
 
@@ -170,7 +170,7 @@ def free_on(devices: Sequence[Any]) -> int | None:
 
 
 def host_free(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-  """Bytes that this process can still take, by Linux and its cgroups.
+  """Bytes of memory that this process can still take, by Linux and its cgroups.
 
   None on other systems.
   """
@@ -188,7 +188,7 @@ def host_free(root: pathlib.Path = pathlib.Path("/")) -> int | None:
 
 
 def _read_numbers(path: pathlib.Path) -> dict[str, int]:
-  """The name and the number that begin each line of a file."""
+  """The number in each line of a file, by the name that begins the line."""
   lines = (line.split() for line in path.read_text().splitlines())
   return {words[0]: int(words[1]) for words in lines if len(words) > 1}
 

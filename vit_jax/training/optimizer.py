@@ -328,7 +328,7 @@ def _scale_by_place(settings: OptimizerSettings, parts: Parts | None) -> Tx:
 
 
 def _scale_patches(factor: float, parts: Parts | None) -> Tx:
-  """Multiplies the updates of the embedding of patches."""
+  """Multiplies the updates of the embedding of patches by `factor`."""
 
   def scale(updates: Any, _: Any) -> Any:
     model_parts = parts or guess_parts(updates)

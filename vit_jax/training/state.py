@@ -23,7 +23,7 @@ from vit_jax.runtime.printable import quoted, say_once
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
-# Only runs with a teacher import it.
+# Only runs with a teacher need this module when they run.
 if TYPE_CHECKING:
   from vit_jax.training.distillation import Teacher
 
@@ -113,9 +113,9 @@ class Extras:
 
   Attributes:
     lora: With a rank, the state holds LoRA's products and the heads alone.
-    frozen_params: The train step's arguments after state and batch: a
+    frozen_params: The train step's arguments after state and batch: one
       dictionary with the trees `base` and `teacher`, as far as the run has
-      them, or none. No checkpoint holds them.
+      them; () if it has neither. No checkpoint holds them.
     sources: A record of where each of these trees came from, for the
       description of the run.
     param_shapes: Shapes and shardings of all parameters of the model; only
@@ -152,7 +152,7 @@ class Extras:
     """All parameters of the model, from the trained ones.
 
     `frozen_params` is the dictionary in the field of that name, which a
-    compiled function takes as an argument; None if that is empty.
+    compiled function takes as an argument; None if the field is empty.
     """
     if not self.lora.rank:
       return params
@@ -252,7 +252,8 @@ def init_params(
     channels: Channels of the images, if `image_size` does not have them.
 
   Raises:
-    ValueError: if `key` is no key of JAX, or images do not split into patches.
+    ValueError: if `model` is no model, `key` no key of JAX, or `image_size` no
+      size, or images do not split into patches.
 
   >>> import jax
   >>> import vit_jax

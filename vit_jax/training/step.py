@@ -62,8 +62,10 @@ def make_train_step(
   rows that replace an unreadable image, which are then counted. The metric
   `top1` is the accuracy on the batch as it was trained on: augmented, with
   dropout, and before the update. Random numbers depend on the seed and the step
-  alone. The step raises ValueError if the batch is not a dictionary. Raises
-  TypeError if `tx` is no optimizer.
+  alone. The step raises ValueError if the batch is not a dictionary, or if the
+  objective keeps a state and `accumulation_steps` is above 1. Raises TypeError
+  if `tx` is no optimizer, and ValueError if the objective's loss cannot be
+  computed in several parts.
 
   >>> import jax
   >>> import numpy as np
@@ -451,7 +453,7 @@ def _coupled_gradient_in_parts(
     couple_gradient = jax.value_and_grad(couple, argnums=(0, 1), has_aux=True)
     loss_and_means, gradients = couple_gradient(rows, shared)
     rows_gradient, shared_gradient = gradients
-    # Each part's backward pass adds the gradient of what they share.
+    # Each part's backward pass adds the gradient of what all parts share.
     shared_gradient = jax.tree.map(lambda x: x / parts, shared_gradient)
 
     def add_part(total: Any, xs: tuple[Array, Any, Any]):

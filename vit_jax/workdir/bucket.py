@@ -64,7 +64,7 @@ def status(error: BaseException) -> int | None:
 
 
 class LibraryError(Exception):
-  """An error of any kind that another library raised; it is the cause."""
+  """Stands for an error of another library, which is its cause."""
 
 
 @contextlib.contextmanager
@@ -172,12 +172,13 @@ def append(address: Path, data: bytes) -> None:
 
 
 def check(workdir: str, *, writes: bool, name: str = "workdir") -> None:
-  """Checks that a command may use a bucket; does nothing for a local folder.
+  """Checks that a command may use a bucket; a local folder is not checked.
 
-  If it `writes`, it writes, reads and deletes an object there as well. Raises
-  ValueError if the path is empty, the address is not gs://bucket/folder, there
-  is no such bucket, or the extra `gcs` is not installed, and OSError if a
-  permission is missing or the store cannot be reached.
+  If the command `writes`, an object is written there, read and deleted. `name`
+  is the flag or keyword of the workdir, for messages. Raises ValueError if the
+  path is empty, the address is not gs://bucket/folder, there is no such bucket,
+  or the extra `gcs` is not installed, and OSError if a permission is missing or
+  the store cannot be reached.
   """
   if not workdir.strip():  # It would be the current folder.
     flag = name.removeprefix("--")

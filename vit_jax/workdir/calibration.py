@@ -69,7 +69,7 @@ def _note(workdir: str, fitted: Mapping[str, Any]) -> str:
 def check_count(workdir: str, fitted: Mapping[str, Any], takes: int) -> None:
   """Raises ValueError for another number of temperatures than a task takes.
 
-  No temperatures are always right.
+  A checkpoint that is not calibrated, without temperatures, fits every task.
   """
   count = len(fitted.get("temperature", ()))
   if count in (0, takes):

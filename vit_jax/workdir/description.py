@@ -32,7 +32,7 @@ from vit_jax.runtime.printable import printable
 from vit_jax.runtime.settings import Section, flat, from_dict, section, setting
 from vit_jax.training.settings import LoraSettings, LossSettings
 
-# Imported only by the runs whose images keep their proportions.
+# Only runs whose images keep their proportions need this module when they run.
 if TYPE_CHECKING:
   from vit_jax.data.transforming.sizes import AnySize
 

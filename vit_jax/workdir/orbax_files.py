@@ -207,10 +207,10 @@ def read_arrays(
 
 
 def _check_files(checkpoint: epath.Path) -> None:
-  """Raises OSError unless a folder holds bounded regular files, and folders.
+  """Raises OSError unless a folder holds only folders and regular files.
 
   TensorStore would wait for a FIFO for ever. Files that Orbax itself reads
-  whole have names that begin with "_".
+  whole have names that begin with "_", and may not exceed `_MOST_TEXT` bytes.
   """
   if bucket.is_address(checkpoint):
     return

@@ -180,11 +180,11 @@ class MetricWriter:
 
   `workdir/metrics.jsonl` has a JSON object a line, with `step` and keys such as
   `train/loss`. Only the first process writes. If one of the three cannot be
-  written, the others still are. All methods raise an OSError when one begins to
-  fail, and then only if it fails again after a success. The run starts from
-  `first_step`, as for `RowFile`. `wandb_log` receives the same metrics, and is
-  closed with this writer. `notes` has a line for each file of earlier starts
-  with broken lines.
+  written, the others still are. All methods raise an OSError when one of them
+  begins to fail, and then only if it fails again after a success. The run
+  starts from `first_step`, as for `RowFile`. `wandb_log` receives the same
+  metrics, and is closed with this writer. `notes` has a line for each file of
+  earlier starts with broken lines.
   """
 
   def __init__(

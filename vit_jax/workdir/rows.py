@@ -1,4 +1,4 @@
-"""Files that a run appends to; a full disk or a lost network does not end it.
+"""Files that a run appends to; a full disk or a lost network ends no run.
 
 Most of these hold rows of JSON, one per line, each with its `step`. Rows are
 checked here, where they are read, and need not be checked again.

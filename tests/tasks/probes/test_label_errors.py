@@ -95,14 +95,14 @@ def ridge(x, labels, K, l2):
   """Scores by the problem of `linear_probe`, solved anew."""
   mean, scale = x.mean(0), x.std(0) + 1e-6
 
-  def whitened(some):
+  def standardised(some):
     return np.c_[(some - mean) / scale, np.ones(len(some))]
 
-  Z = whitened(x)
+  Z = standardised(x)
   W = np.linalg.solve(
     Z.T @ Z + l2 * np.eye(Z.shape[1]), Z.T @ (2 * np.eye(K)[labels] - 1)
   )
-  return lambda some: whitened(some) @ W
+  return lambda some: standardised(some) @ W
 
 
 def log_softmax(z):

@@ -36,17 +36,19 @@ def ridge(x, y, l2):
   x = x.astype(np.float64)
   mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-6
 
-  def whiten(x):
+  def standardize(x):
     return np.concatenate([(x - mean) / scale, np.ones((len(x), 1))], axis=1)
 
-  Z, columns = whiten(x), []
+  Z, columns = standardize(x), []
   for target in y.T.astype(np.float64):
     weight = np.diag((~np.isnan(target)).astype(float))
     share = np.nan_to_num(np.nanmean(target)) if weight.any() else 0.0
     left = Z.T @ weight @ Z + l2 * np.eye(D + 1)
     w = np.linalg.solve(left, Z.T @ weight @ np.nan_to_num(target - share))
     columns.append((w, share))
-  return lambda x: np.stack([whiten(x) @ w + p for w, p in columns], axis=1)
+  return lambda x: np.stack(
+    [standardize(x) @ w + p for w, p in columns], axis=1
+  )
 
 
 def fit(x, y, folds, parts=1):
@@ -86,7 +88,7 @@ def test_it_is_the_ridge_of_known_labels_that_answers_folds_best(
 
 
 def test_an_unknown_cell_says_nothing():
-  """The label is as without those rows, up to the whitening, which is one."""
+  """The label is as without those rows; the standardisation is the same."""
   rng = np.random.default_rng(3)
   x = rng.normal(size=(40, D)).astype(np.float32)
   x = np.concatenate([x, x])  # Equal means and deviations in both halves.
@@ -97,7 +99,7 @@ def test_an_unknown_cell_says_nothing():
   whole = fit(x, unknown, np.concatenate([folds, folds]))
   half = fit(x[:40], y[:40], folds)
   assert whole.l2 == half.l2
-  # The folds are not whitened alike: 40 rows are out of 80, and of 40.
+  # The folds are not standardised alike: 40 rows are out of 80, and of 40.
   np.testing.assert_allclose(whole.scores(x), half.scores(x), rtol=1e-4)
 
 

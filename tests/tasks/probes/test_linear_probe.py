@@ -15,7 +15,7 @@ def _shots(K, n, D, spread=1.0, seed=0):
   return (features * rng.uniform(0.1, 10, D) + 3).astype(np.float32)
 
 
-def _whitened(features, shots):
+def _standardized(features, shots):
   """Z by its formula, with the statistics of the shots."""
   shots, features = np.float64(shots), np.float64(features)
   z = (features - shots.mean(0)) / (shots.std(0) + 1e-6)
@@ -23,7 +23,7 @@ def _whitened(features, shots):
 
 
 def _sklearn(features, labels, K, l2):
-  Z = _whitened(features, features)
+  Z = _standardized(features, features)
   Y = 2 * np.eye(K)[labels] - 1
   return Ridge(alpha=l2, fit_intercept=False).fit(Z, Y)
 
@@ -38,20 +38,20 @@ def test_agrees_with_sklearn(D, l2):
   ridge = _sklearn(features, labels, K, l2)
   np.testing.assert_allclose(probe.W, ridge.coef_.T, rtol=1e-4, atol=1e-9)
   others = _shots(K, 3, D, seed=1).reshape(-1, D)
-  expected = ridge.predict(_whitened(others, features))
+  expected = ridge.predict(_standardized(others, features))
   np.testing.assert_allclose(
     probe.scores(others), expected, rtol=1e-4, atol=1e-7
   )
   np.testing.assert_array_equal(probe.predict(others), expected.argmax(1))
 
 
-def test_whitening_uses_the_statistics_of_the_shots_alone():
+def test_standardization_uses_the_statistics_of_the_shots_alone():
   shots, others = _shots(3, 4, 6).reshape(-1, 6), _shots(3, 2, 6)[:, 0]
   x = shots.astype(np.float64)
   mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-6
-  found = linear_probe.whiten(others, mean, scale)
-  np.testing.assert_allclose(found, _whitened(others, shots), rtol=1e-12)
-  own = linear_probe.whiten(shots, mean, scale)
+  found = linear_probe.standardize(others, mean, scale)
+  np.testing.assert_allclose(found, _standardized(others, shots), rtol=1e-12)
+  own = linear_probe.standardize(shots, mean, scale)
   np.testing.assert_allclose(own[:, :-1].mean(0), 0, atol=1e-9)
   np.testing.assert_allclose(own[:, :-1].std(0), 1, rtol=1e-4)
   assert (own[:, -1] == 1).all()
@@ -82,7 +82,7 @@ def _brute_force(features, turns, l2s):
       rest = features[:, [shot for shot in range(n) if shot != turn]]
       rest = rest.reshape(-1, D)
       ridge = _sklearn(rest, np.repeat(np.arange(K), n - 1), K, l2)
-      scores = ridge.predict(_whitened(features[:, turn], rest))
+      scores = ridge.predict(_standardized(features[:, turn], rest))
       right += (scores.argmax(1) == np.arange(K)).sum()
       error += ((scores - (2 * np.eye(K) - 1)) ** 2).sum()
     ranks.append((-right, error))

@@ -26,12 +26,12 @@ def ridge(x, y, l2):
   x = x.astype(np.float64)
   mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-6
 
-  def whiten(x):
+  def standardize(x):
     return np.concatenate([(x - mean) / scale, np.ones((len(x), 1))], axis=1)
 
-  Z = whiten(x)
+  Z = standardize(x)
   W = np.linalg.solve(Z.T @ Z + l2 * np.eye(D + 1), Z.T @ y)
-  return lambda x: whiten(x) @ W
+  return lambda x: standardize(x) @ W
 
 
 def fit(x, y, folds, parts=1):

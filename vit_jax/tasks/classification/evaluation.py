@@ -81,7 +81,7 @@ class ClassificationOutcome(Outcome):
 
   @property
   def details(self) -> dict[str, float]:
-    """Macro-F1, balanced accuracy and, of enough images, calibration."""
+    """Macro-F1, balanced accuracy and, with enough images, calibration."""
     if self.confusion is None:
       return {}
     scores = {
@@ -310,10 +310,11 @@ def class_measure(
   outcome: type[ClassificationOutcome] = ClassificationOutcome,
   counts_answers: bool = False,
 ) -> Measure:
-  """Returns the measure of answers with classes, by an objective's loss.
+  """Returns the measure of a model that answers with classes.
 
   Args:
-    names: Those of all classes.
+    objective: The objective whose loss is reported.
+    names: The names of all classes.
     class_logits: Maps the model's outputs to one logit for each class.
     outcome: The class of the result.
     counts_answers: Whether the outcome has the counts of the answers even

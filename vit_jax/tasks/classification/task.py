@@ -26,7 +26,7 @@ from vit_jax.training import losses
 from vit_jax.training.losses import Classification
 from vit_jax.training.settings import LossSettings
 
-# Imported only to fit a calibration.
+# Only the fit of a calibration needs this module when it runs.
 if TYPE_CHECKING:
   from vit_jax.tasks.classification.calibration import Calibration
 

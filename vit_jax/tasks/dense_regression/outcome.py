@@ -16,7 +16,7 @@ from vit_jax.tasks.metrics import Gathered
 from vit_jax.tasks.outcome import Example, Examples, Outcome, Table, write_rows
 
 _SHOWN = 6  # Examples of each kind in a report.
-_ROUNDING = 1e-6  # Spread of equal answers, as a share of the targets'.
+_ROUNDING = 1e-6  # Equal answers have at most this share of targets' variance.
 _CLOSE = 1.25  # The bound of delta1: y / y* and y* / y are below it.
 
 Each = Float[np.ndarray, " N"]

@@ -37,7 +37,7 @@ from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task
 
 _PLAIN, _UNSCALED = DenseRegressionSettings(), Scaling()
-_LOOKED_AT = 48  # Examples to compute statistics of, where the source has none.
+_LOOKED_AT = 48  # Examples whose statistics serve a source without statistics.
 _LEVELS = (1 << 16) - 1  # The greatest value of a PNG of 16 bits.
 
 

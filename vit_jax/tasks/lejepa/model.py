@@ -75,8 +75,8 @@ class Projected(Composed):
 class Projector(nn.Module):
   """An MLP, (B, D) -> (B, K).
 
-  Its norms are layer norms, where the authors' code normalises over the batch,
-  so that the projection of an image depends on no other image.
+  Its norms are layer norms, so the projection of an image depends on no other
+  image; the authors' code normalises over the batch instead.
 
   Attributes:
     widths: Those of its layers; the last is K.

@@ -66,7 +66,7 @@ class MultiLabelTask(ClassificationTask):
   """Naming all labels of an image."""
 
   # The least probability of a label that is given. With None, an evaluation
-  # chooses the one of the highest F1 over all labels, and answers take 0.5.
+  # takes the threshold of the highest F1 over all labels, and answers take 0.5.
   threshold: float | None = None
   name = "multilabel"
   has_several = True

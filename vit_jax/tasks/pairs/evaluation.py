@@ -118,9 +118,11 @@ def _make_batch_loss(
 def _zero_shot(
   task: Any, model: Any, stream: Stream
 ) -> Callable[[Any, Track], dict[str, float]]:
-  """Returns a function from parameters to the accuracy on labelled images.
+  """Returns a function from (params, track) to the accuracy, by its key.
 
-  The texts of the classes are their names in the template.
+  The accuracy is that on the labelled images of `pairs.zero_shot`. The texts of
+  the classes are their names in the template. Raises ValueError if the images
+  are missing, or have no classes.
   """
   source = open_source("eval", DataSettings(root=task.pairs.zero_shot))
   check_classes(source, "pairs.zero_shot")

@@ -30,15 +30,15 @@ class PairsSettings(Section):
 
   loss: str = setting(
     "sigmoid",
-    "SigLIP's loss, which scores each image and text independently "
-    '("sigmoid"), or CLIP\'s, which compares them with the rest of the batch '
+    "SigLIP's loss, which scores each pair of an image and a text by itself "
+    '("sigmoid"), or CLIP\'s, which compares a pair with the rest of the batch '
     '("softmax").',
     choices=LOSSES,
   )
   image: str = setting(
     "trained",
-    'How the image tower is trained: whole, not at all ("frozen", as in LiT), '
-    'or by LoRA ("lora", with lora.rank).',
+    'How the image tower is trained: whole ("trained"), not at all ("frozen", '
+    'as in LiT), or by LoRA ("lora", with lora.rank).',
     choices=HOW,
   )
   text: str = setting(

@@ -36,7 +36,7 @@ _FIELDS = (
   "gelu",
   "layer_norm_epsilon",
 )
-_LENGTHS = up_to(65_536, "no text tower is known to read as many tokens")
+_LENGTHS = up_to(65_536, "no known text tower reads more tokens")
 # The sizes of a stored text tower.
 _SIZES = {"vocabulary": CLASSES, "length": _LENGTHS, "num_layers": DEPTH}
 _SIZES |= dict.fromkeys(("hidden_size", "mlp_size", "num_heads"), WIDTH)

@@ -28,13 +28,13 @@ from vit_jax.tasks.probes.linear_probe import (
   Kind,
   Probe,
   Solutions,
-  whiten,
-  whitening,
+  standardization,
+  standardize,
 )
 from vit_jax.tasks.scores import FoldAnswers
 
-_HALVINGS = 40  # Of the interval that holds b, to 1e-12 of its length.
-_SURE = 30.0  # The logit of a probability that is 1 in all but name.
+_HALVINGS = 40  # The interval that holds b shrinks to 1e-12 of its length.
+_SURE = 30.0  # The logit of a probability of almost 1.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LabelSolutions:
     """The solutions for examples whose unknown labels are NaN."""
     without_targets = Solutions.of_targets(features, np.zeros((len(labels), 0)))
     mean, scale = without_targets.mean, without_targets.scale
-    Z = whiten(features, mean, scale)
+    Z = standardize(features, mean, scale)
     known = ~np.isnan(labels)
     share = _share(np.nansum(labels, axis=0), known.sum(axis=0))
     columns, column_of = np.unique(known, axis=1, return_inverse=True)
@@ -216,9 +216,9 @@ class LabelMoments:
 
   def path(self) -> LabelSolutions:
     """The solutions for every L2 of the probe of all examples added so far."""
-    mean, scale, ZtZ = whitening(self._total, self._squares, self._count)
+    mean, scale, ZtZ = standardization(self._total, self._squares, self._count)
     share = _share(self._positives, self._known)
-    # The sums of whitened features over the examples whose label is known.
+    # The sums of standardised features over the examples whose label is known.
     sums = (self._known_total - np.outer(mean, self._known)) / scale[:, None]
     products = self._products - np.outer(mean, self._positives)
     products = products / scale[:, None] - share * sums

@@ -1,7 +1,7 @@
 """Linear probes fitted in closed form (arXiv:2010.11929, Sec. 4.1).
 
-A probe solves a regularised least-squares problem from the matrix Z of whitened
-features and a bias column to targets Y in {-1, 1}^K:
+A probe solves a regularised least-squares problem from the matrix Z of
+standardised features and a bias column to targets Y in {-1, 1}^K:
 
   W = argmin |Z W - Y|^2 + l2 |W|^2 = (Z^T Z + l2 I)^-1 Z^T Y.
 
@@ -60,7 +60,7 @@ class Probe:
     self, features: Float[np.ndarray, "N D"]
   ) -> Float[np.ndarray, "N K"]:
     """Scores per class: near 1 for likely classes, near -1 for the others."""
-    return whiten(features, self.mean, self.scale) @ self.W
+    return standardize(features, self.mean, self.scale) @ self.W
 
   def predict(
     self, features: Float[np.ndarray, "N D"]
@@ -75,7 +75,7 @@ class Probe:
     return {"head/kernel": kernel, "head/bias": bias}
 
 
-def whiten(
+def standardize(
   features: Float[np.ndarray, "N D"],
   mean: Float[np.ndarray, " D"],
   scale: Float[np.ndarray, " D"],
@@ -125,10 +125,10 @@ def choose_l2(features: Float[np.ndarray, "K n D"]) -> float:
   """Chooses the L2 that classifies held-out shots best.
 
   One shot of each class is held out in turn and predicted by a probe that is
-  fitted, whitening included, to the other shots. The L2 with the most right
-  answers wins; ties go to the lowest squared error. With many classes, turns
-  stop once 5,000 examples have been held out. With one shot per class there is
-  none to hold out, and L2 is D, about the mean eigenvalue of Z Z^T.
+  fitted, standardisation included, to the other shots. The L2 with the most
+  right answers wins; ties go to the lowest squared error. With many classes,
+  turns stop once 5,000 examples have been held out. With one shot per class
+  there is none to hold out, and L2 is D, about the mean eigenvalue of Z Z^T.
   """
   K, n, D = features.shape
   if n == 1:
@@ -164,27 +164,27 @@ class HeldOutFold(NamedTuple):
 HeldOut = Sequence[HeldOutFold]
 
 
-class _Whitening(NamedTuple):
-  """Mean and scale of each feature, and Z^T Z of whitened features."""
+class _Standardization(NamedTuple):
+  """Mean and scale of each feature, and Z^T Z of standardised features."""
 
   mean: np.ndarray
   scale: np.ndarray
   ZtZ: Float[np.ndarray, "D+1 D+1"]
 
 
-def whitening(
+def standardization(
   total: Float[np.ndarray, " D"],
   squares: Float[np.ndarray, "D D"],
   count: float,
-) -> _Whitening:
-  """The whitening of the features, from sums over `count` examples."""
+) -> _Standardization:
+  """The standardisation of the features, from sums over `count` examples."""
   mean = total / count
   covariance = squares / count - np.outer(mean, mean)
   scale = np.sqrt(np.maximum(covariance.diagonal(), 0)) + _EPSILON
   ZtZ = np.zeros((len(mean) + 1, len(mean) + 1))
   ZtZ[:-1, :-1] = count * covariance / np.outer(scale, scale)
   ZtZ[-1, -1] = count
-  return _Whitening(mean, scale, ZtZ)
+  return _Standardization(mean, scale, ZtZ)
 
 
 class Moments:
@@ -218,7 +218,7 @@ class Moments:
   def path(self) -> "Solutions":
     """The solutions for every L2 of the probe of all examples added so far."""
     count = self._counts.sum()
-    mean, scale, ZtZ = whitening(self._total, self._squares, count)
+    mean, scale, ZtZ = standardization(self._total, self._squares, count)
     # Y is 2 for the example's class and 0 for the others, minus 1; the sum of
     # the centred features is 0.
     class_sums = (self._by_class - self._counts[:, None] * mean) / scale
@@ -396,13 +396,13 @@ class Solutions:
     x = features.astype(np.float64)
     mean = x.mean(axis=0)
     scale = x.std(axis=0) + _EPSILON
-    return cls.of_rows(mean, scale, whiten(features, mean, scale), Y)
+    return cls.of_rows(mean, scale, standardize(features, mean, scale), Y)
 
   @classmethod
   def of_rows(
     cls, mean: np.ndarray, scale: np.ndarray, Z: np.ndarray, Y: np.ndarray
   ) -> "Solutions":
-    """The solutions for whitened features (N, D+1) and targets (N, K)."""
+    """The solutions for standardised features (N, D+1) and targets (N, K)."""
     if len(Z) >= Z.shape[1]:
       return cls.of_sums(mean, scale, Z.T @ Z, Z.T @ Y)
     s, U = np.linalg.eigh(Z @ Z.T)
@@ -435,7 +435,7 @@ class Solutions:
       (index into `L2S`, scores, labels) of each block.
     """
     K = len(features)
-    Z = whiten(features, self.mean, self.scale) @ self.basis
+    Z = standardize(features, self.mean, self.scale) @ self.basis
     rows = max(1, MOST_SCORES // K)
     for i, l2 in enumerate(L2S):
       shrunken = self._shrunken(l2)

@@ -124,7 +124,7 @@ def _within(
   best: Best,
   count: int,
 ) -> Best:
-  """The nearest rows, updated by those of the same block, without itself.
+  """The nearest rows of each row, updated by the other rows of its block.
 
   `number` is the block's number, and `count` is the number of all rows.
   """

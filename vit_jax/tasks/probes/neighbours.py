@@ -1,4 +1,4 @@
-"""k nearest neighbours at every evaluation of a run, of some of its images."""
+"""Classifies some images by k nearest neighbours, at every evaluation."""
 
 import contextlib
 from functools import partial

@@ -17,7 +17,7 @@ from vit_jax.tasks.probes.linear_probe import (
   Kind,
   Probe,
   Solutions,
-  whitening,
+  standardization,
 )
 from vit_jax.tasks.scores import FoldAnswers
 
@@ -98,7 +98,7 @@ class NumberMoments:
 
   def path(self) -> Solutions:
     """The solutions for every L2 of the probe of all examples added so far."""
-    mean, scale, ZtZ = whitening(self._total, self._squares, self._count)
+    mean, scale, ZtZ = standardization(self._total, self._squares, self._count)
     centred = (self._products - np.outer(mean, self._targets)) / scale[:, None]
     ZtY = np.concatenate([centred, self._targets[None]])
     return Solutions.of_sums(mean, scale, ZtZ, ZtY)

@@ -21,10 +21,10 @@ from vit_jax.tasks.scores import Metric, Verdict
 class Segmentation:
   """The result of the probe, by pixel."""
 
-  # Intersection over union of each class, in [0, 1]; None for one that neither
-  # a mask nor an answer has.
+  # Intersection over union of each class, in [0, 1]; None for a class that
+  # neither a mask nor an answer has.
   iou: tuple[float | None, ...]
-  mean_iou: float  # Mean over the classes that have one.
+  mean_iou: float  # Mean over the classes whose IoU is not None.
   pixels_right: float  # Share of right answers among pixels that have a class.
   examples: int
   train_examples: int

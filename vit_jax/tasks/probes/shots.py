@@ -19,10 +19,10 @@ def draw_shots(
   Labels are read in a random order and only until every class has its shots, so
   a large data set is not read to its end. The order takes 4 bytes per example.
   The indices `without` are not drawn. If the source has `groups`, such as
-  patients, the shots of a class are of different groups as long as it has some;
-  a printed line names classes with too few. Returns the examples' indices,
-  int64 of shape (number of classes, shots). Raises ValueError if a class has
-  too few examples.
+  patients, the shots of a class are of different groups. If a class has fewer
+  groups than shots, some of its shots share a group, and a printed line says
+  so. Returns the examples' indices, int64 of shape (number of classes, shots).
+  Raises ValueError if a class has too few examples.
   """
   order = np.arange(len(source), dtype=np.int32)
   np.random.default_rng(seed).shuffle(order)

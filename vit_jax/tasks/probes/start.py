@@ -28,7 +28,7 @@ class KeptNeighbours:
   """The share of an image's nearest neighbours that it had at the start.
 
   The images are the same at each evaluation, and so are their neighbours at the
-  start, which are found at the first one.
+  start, which are found at the first evaluation.
 
   Args:
     model: The encoder.

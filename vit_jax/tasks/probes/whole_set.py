@@ -234,11 +234,11 @@ def fit(
   """Fits a probe of a kind to all readable training images.
 
   Representations are (B, D), or (B, V, D) for V views of each image.
-  `train_examples` is about the number of images: of more than `MOST_HELD_OUT`,
-  about that many are in folds. `groups` has the number of each image's group,
-  from 0 on: no group is in two folds.
-  Raises ValueError if there are fewer than `least` images, or one group; the
-  message ends with what to do `instead`.
+  `train_examples` is about the number of images; if it exceeds `MOST_HELD_OUT`,
+  only about `MOST_HELD_OUT` images are in folds. `groups` has the number of
+  each image's group, from 0 on: no group is in two folds. Raises ValueError if
+  there are fewer than `least` images, or one group; the message on too few
+  images ends with what to do `instead`.
   """
   # One image of `every` is in a fold.
   every = max(1, -(-train_examples // MOST_HELD_OUT))

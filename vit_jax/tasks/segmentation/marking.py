@@ -34,9 +34,9 @@ def make_mark(
 ) -> Callable[[Any, Pixels], Shaped[np.ndarray, "H W"]]:
   """Returns a function from parameters and an image to the class of each pixel.
 
-  The whole image is resized to the model's size, or to one of its own where the
-  preprocessing has an `own_size`. With `short_side`, the image's shorter side
-  is brought to that length instead, in about the same proportions, and the
+  The whole image is resized to the model's size, or, if the preprocessing has
+  an `own_size`, to a size of its own. With `short_side`, the image's shorter
+  side is brought to that length instead, in about the same proportions, and the
   logits of overlapping windows of the model's size are averaged. `answer` is a
   function from the logits of patches, and the image's height and width, to what
   is answered for its pixels; by default `classes`.

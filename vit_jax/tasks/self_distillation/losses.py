@@ -156,7 +156,8 @@ def _nearest(x: Float[Array, "B D"]) -> Int[Array, " B"]:
   x = x - x.mean(axis=0, keepdims=True)
   squares = (x**2).sum(axis=1)
   products = jnp.matmul(x, x.T, precision="highest")
-  squared = squares[None] - 2 * products  # Less the row's own square.
+  # The squared distance of two rows, less the first row's own square.
+  squared = squares[None] - 2 * products
   itself = jnp.eye(len(x), dtype=bool)
   return jnp.argmin(jnp.where(itself, jnp.inf, squared), axis=1)
 

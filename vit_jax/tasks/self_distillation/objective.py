@@ -464,9 +464,10 @@ def block_masks(
 ) -> Bool[Array, "R N"]:
   """Masks of blocks of patches for a share of the crops (arXiv:2106.08254).
 
-  As in DINOv2, the shares of patches to mask are spread evenly over their
-  range, one for each masked crop. A mask has at most that share of patches:
-  blocks are added until no more fit.
+  `probability` is the share of crops to mask. As in DINOv2, the shares of
+  patches to mask are spread evenly over the range `share`, one for each masked
+  crop. A mask has at most that share of patches: blocks are added until no more
+  fit.
   """
   h, w = grid
   num_masked = int(crops * probability)

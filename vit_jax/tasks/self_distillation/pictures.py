@@ -49,9 +49,10 @@ def make_panels(model: Any, objective: Any) -> Draw:
 def as_colours(
   features: Float[np.ndarray, "B N D"],
 ) -> UInt8[np.ndarray, "B N 3"]:
-  """The first three principal components, each from its lowest to its highest.
+  """Colours with the first three principal components as red, green and blue.
 
-  Features of fewer channels leave the last colours grey.
+  Each component is stretched from its lowest value, 0, to its highest, 255. If
+  features have fewer than three channels, the last colours are 128.
   """
   B, N, D = features.shape
   rows = features.reshape(B * N, D)

@@ -17,7 +17,7 @@ from vit_jax.tasks.crops import fit_areas
 
 CENTERINGS = ("mean", "sinkhorn")
 _ROUNDING = 1e-6  # Shares such as three times 1/3 do not sum to 1 exactly.
-_WIDEST = 4096  # Pixels; a patch attends to all others.
+_WIDEST = 4096  # Side of a crop in pixels; each of its patches attends to all.
 
 
 def _fit_masks(settings: "SelfDistillationSettings") -> None:

@@ -161,7 +161,8 @@ class SelfDistillationTask(UnlabelledTask):
   ) -> SelfDistillation:
     """The objective, without the lengths of a run.
 
-    Raises ValueError if the patches do not divide the crops.
+    Raises ValueError if the patches do not divide the crops, or a small crop is
+    larger than a large one.
     """
     s = self.self_distillation
     size = preprocessing.image_size
@@ -204,7 +205,7 @@ class SelfDistillationTask(UnlabelledTask):
 
 
 def last_layers(params: Any) -> Any:
-  """Whether each parameter is one of a head's last layer, the prototypes'."""
+  """A tree that says whether each parameter belongs to a head's last layer."""
   names = "direction", "length"
   return map_paths(
     lambda path, _: any(ends_with(path, name) for name in names), params

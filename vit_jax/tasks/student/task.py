@@ -159,7 +159,7 @@ class StudentTask(UnlabelledTask):
 
 
 def _metrics(task: StudentTask) -> tuple[str, ...]:
-  """The keys of the mean cosine of all outputs, and of each one's cosine."""
+  """The keys of the outputs' mean cosine, and of the cosine of each output."""
   names = learned_outputs(task.student)
   return ("cosine", *(f"cosine_{name}" for name in names))
 
