@@ -5,8 +5,8 @@ vit_jax train my_photos --config any_size --pretrained hf_s14_dinov2 \
 
 Each image is resized so that at most `data.tokens` patches cover it, as in
 SigLIP 2's NaFlex (arXiv:2502.14786), and random crops keep its proportions.
-With patches of 14 x 14 pixels, 256 patches are as many as an image of 224 x 224
-has; more patches show finer detail and take longer. See docs/howto/any_size.md.
+An image of 224 x 224 has 256 patches of 14 x 14 pixels; more patches show finer
+detail and take longer. See docs/howto/any_size.md.
 """
 
 from vit_jax.config import base_config
@@ -14,7 +14,7 @@ from vit_jax.config import base_config
 
 def get_config():
   c = base_config()
-  c.image_size = None  # Takes the checkpoint's, to which positions belong.
+  c.image_size = None  # Takes the checkpoint's, for which positions were made.
   c.data.tokens = 256
   c.total_epochs = 40.0
   c.batch_size = 32

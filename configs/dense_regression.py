@@ -5,8 +5,8 @@ vit_jax train --config dense_regression --pretrained hf_s14_dinov2 \
 
 The folder holds images and their depth; docs/howto/dense_regression.md tells
 how. The argument "lora" trains LoRA's matrices in all layers together with the
-head, as in --config dense_regression:lora; "whole" trains all of the encoder
-with it.
+head, as in --config dense_regression:lora; "whole" trains the whole encoder and
+the head.
 """
 
 from vit_jax.config import base_config

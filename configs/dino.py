@@ -37,7 +37,7 @@ L/16:
 vit_jax train --config dino:B/16 --workdir gs://my-bucket/dino_b16
 
 It is that of ssl_default_config.yaml, made for L/16 on 16 GPUs with 64 images
-each, whose k-NN accuracy they report as 81.6 %. We have not run it. Three
+each. Its authors report a k-NN accuracy of 81.6 %; we have not run it. Three
 details differ. Rates and temperatures begin to change with the first step, and
 KoLeo compares all images of a batch instead of those of one GPU. The small
 crops' positions are interpolated to their grid exactly.

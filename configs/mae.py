@@ -35,9 +35,9 @@ run none of it.
 
 Five details differ. Positions are big_vision's, whose frequencies are a little
 lower. The class token does not decay. A batch is mixed with one draw instead of
-one for each GPU. The fine-tuned head reads the class token, and theirs the
-patches' average. Fine-tuning has no drop path (0.1, 0.2 and 0.3 there), which
-the paper's ViT lacks.
+one for each GPU. The fine-tuned head reads the class token, and the authors'
+the patches' average. Fine-tuning has no drop path, and the authors' has one of
+0.1, 0.2 and 0.3 for the three models.
 
 ",linear" in place of ",finetune" trains the head alone. It starts from the
 least squares probe of all training images, and goes on for an epoch with Adam;

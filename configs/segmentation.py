@@ -5,7 +5,7 @@ vit_jax train --config segmentation --pretrained hf_s14_dinov2 \
 
 The folder holds images and masks; docs/howto/segmentation.md tells how. The
 argument "lora" trains LoRA's matrices in all layers together with the head, as
-in --config segmentation:lora; "whole" trains all of the encoder with it.
+in --config segmentation:lora; "whole" trains the whole encoder and the head.
 """
 
 from vit_jax.config import base_config

@@ -1,4 +1,4 @@
-"""Compares LoRA with full fine-tuning, and a taught student with one alone.
+"""Compares LoRA with full fine-tuning, and learning with and without a teacher.
 
 vit_jax study configs/studies/adaptation.py \
   --workdir runs/adaptation --set=data.root=PATH_OF_A_FOLDER_OF_IMAGES
@@ -11,7 +11,8 @@ LoRA is four times that of the others, and no rate was tuned.
 
 from vit_jax.config import load_config
 
-METHODS = ("full", "lora", "alone", "taught")  # In this order: one teaches.
+# In this order, as the run "full" teaches the run "taught".
+METHODS = ("full", "lora", "alone", "taught")
 ROWS = {
   f"{method}_{seed}": dict(method=method, seed=seed)
   for seed in range(3)

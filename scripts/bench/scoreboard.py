@@ -385,11 +385,11 @@ def _errors(known: dict) -> str:
     cells,
   )
   return f"""\
-For such a row, models of 2 and 4 layers are compiled, and the line through both
-is extended to all layers: for cycles, memory, bytes and each operation. If the
-whole model was compiled too, the table above has both rows, and this table says
-how far off the line was, in Mcycles. No forward pass, no L/16 and no other chip
-was checked like this:
+For a row of layers "2, 4", models of these depths are compiled, and the line
+through both is extended to all layers: for cycles, memory, bytes and each
+operation. If the whole model was compiled too, the table above has both rows,
+and this table says how far off the line was, in Mcycles. No forward pass, no
+L/16 and no other chip was checked like this:
 
 {table}"""
 

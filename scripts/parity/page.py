@@ -40,8 +40,8 @@ rounding alone: the loss of every step by {loss:.0e} of itself, every array by
 {arrays:.0e} of its norm, the logits of 16 further images by {logits:.0e} of the
 largest logit, learning rate and weight decay by {rate:.0e} of their largest values in
 the run, unless a row says otherwise. Whole arrays are compared after step {steps}; after
-steps 1, 2, 10, 30 and 60, 32 random projections of each array are, which tell the norm
-of a difference to a tenth. Nobody has repeated the papers' results with these recipes
+steps 1, 2, 10, 30 and 60, we compare 32 random projections of each array, which tell the
+norm of a difference to a tenth. Nobody has repeated the papers' results with these recipes
 here; [Results](results.md) says what was trained.
 
 The biases of the keys are not compared: a softmax does not change if all keys change
