@@ -160,13 +160,13 @@ def test_pack_says_how_a_table_was_read(tmp_path, capsys):
 @pytest.mark.parametrize(
   "table, says",
   [
-    ("file,x,y\na/0.png,1.5,u", "be it: x, y. Call the one with the classes"),
+    ("file,x,y\na/0.png,1.5,u", "be it: x, y. Rename the column of the cl"),
     ("file,x,y\na/0.png,1,1\na/1.png,0,1", "each row: a packed image has one"),
     ("file,x,y\na,?,1\nb,0,1\nc,1,1", "besides. A packed image has one c"),
     ("file,label\nq.png,u", "names are read from the folder of the table on"),
     ("file,label\n0.png,u\n1.png,u\nq.png,v", "most are in .*: write the nam"),
     ("file,label\n../0.png,u", ": if you trust the file, add --outside[.]$"),
-    ("name,label\nq,u\nr,u", "on: call the column of the images file[.]$"),
+    ("name,label\nq,u\nr,u", "on: rename the column of the images to file[.]$"),
   ],
 )
 def test_errors_on_a_table_advise_no_keys_of_a_run(tmp_path, table, says):

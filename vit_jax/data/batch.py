@@ -37,7 +37,7 @@ Only batches for models that do not need all bands have it.
 """
 
 _ALIGNED = 64  # Bytes; arrays that share memory begin at multiples of it.
-# The end of the key of a `Mixture`'s draws, which no other draw has.
+# The last number of the random key of a `Mixture`; no other key ends in it.
 _MIXED = 2
 
 
@@ -119,8 +119,8 @@ class Mixture:
   def spec(self) -> Spec:
     """For each array, the largest that one of the transforms makes.
 
-    An array of a batch has at most as many bytes. A batch lacks the arrays that
-    its own transform does not make.
+    No array of a batch has more bytes. A batch lacks the arrays that its own
+    transform does not make.
     """
     arrays: dict[str, ArraySpec] = {}
     for transform in self.transforms:
@@ -137,7 +137,11 @@ class Mixture:
     raise NotImplementedError
 
   def about(self, source: Source) -> str:
-    """A line with the transforms, their shares, and what their `about` says."""
+    """A line on the transforms: each with its share, then what they say.
+
+    What a transform says of `source` is the result of its method `about`, if it
+    has one.
+    """
     text = "; ".join(f"{share:.1%}: {one}" for one, share in by_share(self))
     found = (getattr(one, "about", None) for one in self.transforms)
     lines = dict.fromkeys(about(source) for about in found if about)
@@ -182,7 +186,7 @@ class ImageTransform:
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, np.ndarray]:
-    """The pixels of an example, by `__call__`; `image` alone."""
+    """One array, `image`: the pixels of an example, by `__call__`."""
     return {"image": self(example["image"], *rng)}
 
 
@@ -285,10 +289,10 @@ def _arrays(
 
 
 def part_of(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """The first values of an array, as many as an array of this shape has.
+  """The first values of an array, arranged in a shape.
 
-  The result has the shape, and shares the memory of `array`, which must be
-  contiguous and have as many values or more.
+  The result shares the memory of `array`, which must be contiguous and have at
+  least the number of values that the shape needs.
   """
   return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 

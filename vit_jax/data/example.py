@@ -82,7 +82,7 @@ class Source(Protocol):
       text += f", {counted(len(names), 'class name')} ({', '.join(some)})"
     return text
 
-  if not TYPE_CHECKING:  # A type checker would take any attribute for there.
+  if not TYPE_CHECKING:  # Otherwise type checkers would accept any attribute.
 
     def __getattr__(self, name: str) -> Any:
       """Raises AttributeError, with a hint at the name that may be meant."""
@@ -292,8 +292,8 @@ def check_scans(encoded: bytes) -> None:
 def adds_alpha(bands: Sequence[str]) -> bool:
   """Whether a run with bands of these names, if any, takes opaque pictures.
 
-  It is the value for `ImageSpec.adds_alpha`. An opaque picture has no band of
-  another name than alpha to put in the last place.
+  It is the value for `ImageSpec.adds_alpha`. An opaque picture can be given a
+  last band only if that is alpha.
   """
   return not bands or bands[-1].lower() == "alpha"
 

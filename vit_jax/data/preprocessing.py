@@ -12,7 +12,7 @@ from vit_jax.data.transforming.transforms import (
   make_train_transform,
 )
 
-# Imported only by the runs whose images keep their proportions.
+# Only runs whose images keep their proportions load the module `sizes`.
 if TYPE_CHECKING:
   from vit_jax.data.transforming.sizes import AnySize, OwnSize
 

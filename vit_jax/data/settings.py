@@ -112,8 +112,8 @@ class DataSettings(Section):
   label_columns: str | None = setting(
     None,
     "Columns of the labels, separated by commas; None takes the column label, "
-    "or else the only column beside file and split. For numbers, it takes all "
-    "columns beside these.",
+    "or else the only column beside file and split. For numbers, None takes "
+    "all columns beside file and split.",
   )
   label_separator: str | None = setting(
     None,
@@ -326,8 +326,8 @@ class DataSettings(Section):
   def _check_folders(self) -> None:
     """Raises ValueError for settings of folders or files that exclude others.
 
-    These are `dir` beside `root` or `labels_file`, and a `labels_file` of which
-    `labels=False` reads no labels.
+    These are `dir` beside `root` or `labels_file`, and `labels_file` beside
+    `labels=False`.
     """
     if self.dir and (self.root or self.labels_file):
       other = "root" if self.root else "labels_file"

@@ -45,8 +45,8 @@ def captions_in(content: bytes, ending: str) -> list[str]:
   """The captions in a .txt file, which has one, or in a .json file.
 
   A .json file has one caption or a list, under one of the keys `COLUMNS`.
-  Raises ValueError if there is no caption, or one is empty or not text. Its
-  message has to follow the name of the file.
+  Raises ValueError if there is no caption, or one is empty or not text. The
+  message lacks its first words, the name of the file.
   """
   try:
     value: Any = content.decode("utf-8-sig")
@@ -133,7 +133,8 @@ class _CaptionPlaces(Captions):
   def join_rows(self, rows: Sequence[Row]) -> list[Row]:
     """One row for each image, with the place of its captions, and its class.
 
-    Raises ValueError if two rows of an image are of different classes.
+    Raises ValueError if two rows of an image are of different classes, and as
+    `Captions.join_rows` does.
     """
     classes: dict[str, Row] = {}
     for row in rows:

@@ -15,9 +15,9 @@ def columns_of(
 
   Classes are in the column `chosen`; without it, in one with a name of
   `_LABELS`; and otherwise in the only one that the Hub declares as a
-  ClassLabel. Any other column of numbers may hold ids. Only for an `older`
-  packing it has the classes, if it is the only one. Raises ValueError if there
-  is no such column, or more than one.
+  ClassLabel. Any other column of numbers may hold ids; it is taken only to
+  finish an `older` packing, and if it is the only one. Raises ValueError if
+  there is no such column, or more than one.
   """
   there = f"{source} has the columns {', '.join(schema.names)}"
   images = [field.name for field in schema if _is_image(field.type)]
@@ -51,7 +51,7 @@ def columns_of(
 
 
 def class_names(schema: pa.Schema, label: str) -> list[str]:
-  """The names of a column's classes, if the Hub wrote them into the file."""
+  """The names of a column's classes; [] unless the Hub wrote them down."""
   text = (schema.metadata or {}).get(b"huggingface", b"{}")
   try:
     features: Any = json.loads(text)["info"]["features"]

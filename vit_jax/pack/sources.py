@@ -28,11 +28,13 @@ _ONE_CLASS = (
 # Patterns of advice in errors on a table that names keys of a configuration,
 # each with the advice that takes its place.
 _WITHOUT_KEYS = {
-  r"Name the one to learn, as in .*": "Call the one with the classes label.",
+  r"Name the one to learn, as in .*": (
+    "Rename the column of the classes to label."
+  ),
   r"Several labels of an image, of which .*": f"{_ONE_CLASS.capitalize()}.",
   r"data\.task=multilabel takes any number": _ONE_CLASS,
   r"--config\.data\.root gives another, and .*": (
-    "call the column of the images file."
+    "rename the column of the images to file."
   ),
   r"set --config\.data\.root=.*": "write the names with this folder.",
   r"choose one by --config\.data\.root=.*": "write the names with one of them.",
@@ -164,18 +166,22 @@ def open_bucket(address: str) -> Splits:
   parts = {TFDS_NAMES.get(s, s): paths[name] for s, name in chosen.items()}
   parts = parts or {"train": root}
   if "train" not in parts:
-    raise ValueError(f"{address} has no train folder beside its other splits.")
+    raise ValueError(
+      f"{address} has no train folder beside its other splits: add one."
+    )
   classes = _folders(system, parts["train"])
   names = [_base_name(path) for path in classes]
   if len(names) < 2:
     raise ValueError(
-      f"{address} has {len(names)} class folders, and two or more are needed."
+      f"{address} has {len(names)} class folders, and two or more are needed: "
+      "put the images of each class into a folder of its own."
     )
   opened: dict[str, Source] = {}
   for split, path in parts.items():
     if strange := {*map(_base_name, _folders(system, path))} - {*names}:
       raise ValueError(
-        f"{path} has the class {min(strange)!r}, which the train folder lacks."
+        f"{path} has the class {min(strange)!r}, which the train folder lacks; "
+        "add it there or remove it here."
       )
     listing = _listing(system, path, names)
     opened[split] = BucketImages(f"{_base_name(root)}, {split}", names, listing)

@@ -79,7 +79,7 @@ def test_its_labels_are_those_of_the_run(folder, kind, names, text, expected):
       NUMBERS,
       ("x",),
       "f,l,m\n0.png,1,2",
-      "no column 'x', .*l, m: rename the one",
+      "no column 'x', .*l, m: give the column",
     ),
     (
       SEVERAL,
@@ -91,7 +91,7 @@ def test_its_labels_are_those_of_the_run(folder, kind, names, text, expected):
       Captions(),
       ("caption",),
       "f,l,m\n0.png,a,b",
-      "no column 'caption', from which .* the answers to caption",
+      "no column 'caption', from which .* the answers the name caption",
     ),
     (NUMBERS, ("x",), "f,l\n0.png,", "l='', which is not a number"),
   ],
@@ -137,7 +137,7 @@ def test_what_the_run_does_not_know_is_said(folder, kind, names, text, message):
       ("x",),
       "f,x\nq,1.5\nr,2.5",
       {},
-      "gives another folder; call the column of the images file[.]$",
+      "gives another folder; rename the column of the images to file[.]$",
     ),
   ],
 )

@@ -35,8 +35,10 @@ MAX_REPLACEMENTS = 16
 """How many of the next examples are tried in place of an unreadable one."""
 
 UNREADABLE = "unreadable"
-"""Key of the names of unreadable images and their reasons, as `BatchIterator`
-collects them; consumers do not see it."""
+"""Key of the lines on a batch's unreadable images.
+
+`BatchIterator` takes it out of the batch, and collects the lines.
+"""
 
 MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
 _CHUNK = 256  # Examples held in memory as encoded files at a time.
@@ -78,7 +80,8 @@ class _Batches:
     """The arrays of an example, or None if it is unreadable.
 
     The reason is then added to `unreadable`. Raises UnreadableImageError unless
-    such images are skipped.
+    such images are skipped, and ValueError if the transform returns other
+    arrays than its spec names.
     """
     if not isinstance(example, UnreadableImageError):
       try:
@@ -104,11 +107,10 @@ class TrainBatches(_Batches):
   and p decides everything about it: the epoch p // n of n examples, the example
   (entry p % n of the epoch's order), and the key (seed, p) of the random
   numbers that augment it. With `repeats`, batch k has m = ceil(batch_size /
-  repeats) examples, those of the positions k * m on, and row r shows the one of
+  repeats) examples, those from position k * m on, and row r shows the one of
   position k * m + r % m. Copies of an example are far apart, since Mixup mixes
-  neighbours. If
-  `transform` is a `Mixture`, (seed, k) decides which of its transforms makes
-  batch k.
+  neighbours. If `transform` is a `Mixture`, (seed, k) decides which of its
+  transforms makes batch k.
   """
 
   seed: int

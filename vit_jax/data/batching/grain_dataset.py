@@ -31,8 +31,8 @@ def as_grain(
   has an order of its own. Host i of n takes `as_grain(...)[i::n]`. Returns
   elements with `image` uint8 (H, W, C), `label` int32 (or of the source's
   `label_spec`), and `skipped` bool; without a seed also `mask`, as `EvalPasses`
-  has it. Raises ValueError if `seed` or `on_unreadable` is out of range, or
-  Grain is not installed.
+  has it. Raises ValueError if `seed` or `on_unreadable` is out of range, the
+  source is empty, or Grain is not installed.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("train", data.DataSettings(name="digits"))
@@ -69,7 +69,10 @@ def as_grain(
 
 
 class _Elements:
-  """Batches of one example as a sequence, which Grain sends to its workers."""
+  """The arrays of one example each, as a sequence for Grain's workers.
+
+  An element is a batch of one example, without the batch's axis.
+  """
 
   def __init__(self, batches: EvalBatches | TrainBatches, length: int):
     self._batches = batches

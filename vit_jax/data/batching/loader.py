@@ -23,7 +23,7 @@ from vit_jax.data.transforming.transforms import EvalTransform, TrainTransform
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 
-# Imported only by the runs whose images share rows.
+# Only runs whose images share rows load the module `packing`.
 if TYPE_CHECKING:
   from vit_jax.data.batching.packing import Packing
 
@@ -183,7 +183,8 @@ class Loader:
 
     Args:
       transform: A `data.batch.Transform`, or a function (encoded, rng) -> uint8
-        (H, W, 3), of one shape, which is called for an image to learn it.
+        (H, W, 3), which is called with an image to learn the one shape that it
+        returns.
       batch_size: Examples over all hosts.
       seed: Seed of the order and the augmentation; from 0 up to 2**63 - 1.
       first_batch: The number of the first batch; a run that is resumed after

@@ -133,6 +133,7 @@ class OpenedSplit(contextlib.AbstractContextManager):
     split = SPLITS[name]
     if split not in self._splits:
       is_like_this = (split == "train") == (self.split == "train")
+      # The transform of "train" does not fit the other splits, nor theirs it.
       other = {} if is_like_this else {"transform": None}
       self._splits[split] = self.again(split=split, **other)
     return self._splits[split]
@@ -173,9 +174,10 @@ class OpenedSplit(contextlib.AbstractContextManager):
 
 
 def _answer(opened: OpenData | OpenedSplit, name: str, who: str) -> Any:
-  """The answer to a name that the object does not have itself.
+  """What an alias of the name gives; the object has no such name itself.
 
-  Raises AttributeError if nothing does; `who` is as in `attribute_error`.
+  Raises AttributeError for a name that is no alias; `who` is the message's
+  subject and verb, such as "an opened split has".
   """
   if alias := aliases("opened").get(name):
     return alias.resolve(opened)

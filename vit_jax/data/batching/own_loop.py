@@ -224,7 +224,7 @@ def _assumed(
   batch_size: int | None,
   split: str,
 ) -> tuple[tuple[int, int], int]:
-  """The size of images and batches, which a line names if they are assumed.
+  """The images' (height, width) and the batch size; a line names assumed ones.
 
   `split` is the split if it is assumed too, and "" if it was given.
   """

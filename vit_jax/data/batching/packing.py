@@ -40,7 +40,8 @@ from vit_jax.data.example import Example, UnreadableImageError
 from vit_jax.data.transforming.sizes import AnySize, Shape
 
 _WINDOW = 8  # Rows that are filled together.
-_LIMITS = 1  # The end of the key of random limits, which no other draw has.
+# The last number of the random key of limits; no other key ends in it.
+_LIMITS = 1
 _UNKNOWN = 1, 1  # In place of the shape of an unreadable file.
 
 
@@ -88,7 +89,10 @@ class Packing:
     return batch_size // self.images
 
   def spec(self, row: Spec) -> dict[str, ArraySpec]:
-    """The arrays of a row of several images, from those of a row of one."""
+    """The arrays of a row of several images.
+
+    `row` has those of a row with one image.
+    """
     patches = row["image"]
     arrays = {
       name: ArraySpec((self.most, *array.shape), array.dtype)

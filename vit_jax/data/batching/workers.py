@@ -252,8 +252,8 @@ def _main(
 ) -> None:
   """Runs in a worker process: computes batches into free slots.
 
-  For each batch, sends its slot, the shapes of the arrays that are there, and
-  the arrays that `spec` does not name; and an error in place of a batch.
+  For each batch, sends its slot, the shapes of the arrays in the slot, and the
+  arrays that `spec` does not name. If a batch fails, sends the error, and ends.
   """
   keep_memory()
   threading.Thread(target=_leave_with_parent, daemon=True).start()

@@ -114,7 +114,7 @@ def decode_box(
   draw: Callable[[int, int], tuple[int, int, int, int]],
   image_spec: ImageSpec = RGB,
 ) -> np.ndarray:
-  """Decodes a box of an image, and often no more than the box shows.
+  """Decodes a box of an image, where possible without the rest of the image.
 
   From a BMP file it copies the box alone. A JPEG whose box is to be shrunk is
   decoded at a reduced size, which moves the box by a pixel at most; and rows
@@ -282,7 +282,7 @@ def _decode_with_opencv(
   """
   example.check_channels(image_spec)
   is_coloured = encoded[25] != 0  # The colour type: 0 is grey, 2 is RGB.
-  # OpenCV rounds otherwise than Pillow as it makes colours grey.
+  # OpenCV and Pillow round differently when they turn colours into grey.
   if image_spec.grey and is_coloured:
     return None
   mode = cv2.IMREAD_GRAYSCALE if image_spec.grey else cv2.IMREAD_COLOR_RGB

@@ -52,10 +52,10 @@ _PLANES_UNREAD = (
 
 
 def brightest(encoded: bytes) -> float | None:
-  """The greatest sample of an image whose samples are no unsigned bytes.
+  """The greatest sample of an image of integers that are no unsigned bytes.
 
-  They are integers of up to 32 bits, and alpha does not count. Returns None for
-  any other file, and for a damaged one.
+  Alpha does not count. Returns None for an image of unsigned bytes or of
+  floats, and for a damaged file.
   """
   narrow = encoded.startswith(png.START) and encoded[24:25] != b"\x10"
   if narrow or encoded.startswith(_JPEG_START):
@@ -206,7 +206,7 @@ def _bands(encoded: bytes) -> tuple[np.ndarray, int]:
 
 
 def _is_picture(encoded: bytes, count: int) -> bool:
-  """Whether the `count` bands of a TIFF file are grey or colours, or alpha.
+  """Whether the `count` bands of a TIFF file are grey or colours, and alpha.
 
   The file says so itself: they lie in one page, and each sample beyond those of
   the colours is marked as alpha.
@@ -253,9 +253,9 @@ def leaves_out_bands(encoded: bytes, image_spec: ImageSpec) -> bool:
 
 
 def gets_alpha(encoded: bytes, image_spec: ImageSpec) -> bool:
-  """Whether the last channel of a readable file is an alpha of 255.
+  """Whether decoding adds an alpha of 255 to a readable file.
 
-  It is for an opaque picture, if `image_spec` has 2 or 4 channels and adds
+  It does so to an opaque picture, if `image_spec` has 2 or 4 channels and adds
   alpha.
   """
   channels = image_spec.channels

@@ -73,7 +73,8 @@ class Captions(Labels):
     """One row for each image, with the captions of all of its rows.
 
     `class_rows.join_rows` finds the rows of an image, and `merge` joins them.
-    Raises ValueError if two rows of an image are of different splits.
+    Raises ValueError if two rows of an image are of different splits or groups,
+    or a cell has no caption, or one that is empty, not text or not whole.
     """
     return join_rows(map(_collect_captions, rows), self.merge)
 
@@ -97,7 +98,7 @@ class Captions(Labels):
     return self.names, self.encode
 
   def encode(self, rows: Sequence[Row]) -> Int[np.ndarray, "N M T"]:
-    """The captions of rows, from `join_rows`.
+    """The ids of the captions of rows that `join_rows` returned.
 
     `label_file` keeps the array, and `ImageFiles` gives its element i, (M, T),
     as the label of example i.
@@ -109,7 +110,10 @@ class Captions(Labels):
     return self.ids([captions])[0]
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
-    """The ids of the first M captions of each image, (N, M, T), else `NONE`."""
+    """The ids of the first M captions of each image, (N, M, T), else `NONE`.
+
+    Without a tokenizer, each first caption is 0.
+    """
     shape = self.spec(1).shape
     labels = np.full((len(captions), *shape), NONE, np.int32)
     used = [texts[: self.most] for texts in captions]
@@ -138,7 +142,10 @@ class Captions(Labels):
     return lines + self.cut_lines(used)
 
   def label_text(self, label: np.ndarray, names: Names) -> str:
-    """The first caption of an image, about as it was written."""
+    """The first caption of an image, about as it was written.
+
+    It is "" without a caption or a tokenizer.
+    """
     del names
     if self.files is None or label[0, 0] == NONE:
       return ""

@@ -49,7 +49,7 @@ class Row:
 
 
 Encode = Callable[[Sequence[Row]], np.ndarray]
-"""Rows to labels, one for each: an array (N, ...)."""
+"""A function from N rows to their labels, an array (N, ...)."""
 
 
 def values_of(value: Any, separator: str | None) -> Any:
@@ -86,7 +86,7 @@ def parts_of(text: str, separator: str) -> list[str]:
 def find_separator(
   names: Iterable[str], of_one: bool = False
 ) -> tuple[str, list[str]]:
-  """The separator that seems to part labels in names, and the names with it.
+  """The separator that seems to divide names into labels, and these names.
 
   A name seems to be several labels if all of its parts occur in other names.
   One such part is enough for commas if these seem to separate labels, and for
@@ -139,7 +139,10 @@ def _combined_names(
 
 
 def several_labels_hint(names: Sequence[str]) -> str:
-  """How to read names of classes that look like several labels; may be ""."""
+  """How to read names of classes that look like several labels.
+
+  It is "" if no name looks like that.
+  """
   by = "--config.data.task=multilabel"
   odd = [name for name in names if {*BETWEEN} & {*name}]
   if not odd:

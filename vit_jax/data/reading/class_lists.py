@@ -24,7 +24,8 @@ def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
   """
   sums = read_sums(_read(folder / SUMS) or b"")
   for feature, count in counts.items():
-    file = feature.replace("/", ".")  # As TFDS does; it leaves no folder.
+    # As TFDS names the file. Without a slash, no name leads to another folder.
+    file = feature.replace("/", ".")
     path = folder / f"{file}.labels.txt"
     content = _read(path)
     checksum = sums.get(path.name)
@@ -49,7 +50,7 @@ def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
 def check_names(names: Iterable[str]) -> None:
   """Raises ValueError unless TFDS's list of classes can hold these names.
 
-  The list has a name in each line, and TFDS strips it.
+  The list has a name in each line, and TFDS strips the lines.
   """
   for name in names:
     text = name.encode(errors="replace").decode().replace("\r", "\n")

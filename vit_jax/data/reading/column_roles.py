@@ -300,7 +300,6 @@ def _label_columns(
     "whether its cells are learned as classes or as numbers, and "
     "--config.data.task chooses",
   )
-  raise AssertionError
 
 
 def _first_known(
@@ -313,7 +312,7 @@ def _first_known(
 
 
 def _odd_cells(others: Sequence[str], rows: Sequence[Cells]) -> list[str]:
-  """The few words and marks besides 0 and 1 in columns that mostly have these.
+  """The few words and marks in columns whose cells are mostly 0 and 1.
 
   The list is empty for other columns, for a single column, and if there are
   other numbers than 0 and 1, which may be the numbers to learn.

@@ -63,9 +63,10 @@ class Holdout:
   def of_groups(self, groups: Sequence[str]) -> set[str]:
     """The groups that are held out; `groups` has the group of each image.
 
-    By "count", they are the groups with the lowest hashes that together have
-    the fraction of the images, or just more. Raises ValueError if there are
-    fewer than two groups, or the rule is "rank".
+    By "name", they are those whose hash is below the fraction, as in
+    `held_out`. By "count", they are the groups with the lowest hashes that
+    together have the fraction of the images, or just more. Raises ValueError if
+    there are fewer than two groups, or the rule is "rank".
     """
     sizes = collections.Counter(groups)
     names = {os.fsencode(group): group for group in sizes}
@@ -76,7 +77,8 @@ class Holdout:
     if len(names) < 2:
       raise ValueError(
         f"data.group_column: all {len(groups):,} images are of one group, and "
-        "whole groups are held out: two groups or more are needed."
+        "whole groups are held out: give two groups or more, or leave the key "
+        "out."
       )
     bound = self.fraction
     if self.by == "count":

@@ -259,8 +259,9 @@ class ImageFolder(ImageFiles):
 def lies_among_classes(settings: DataSettings, path: str) -> bool:
   """Whether a path lies among class folders, and would be taken for a class.
 
-  It is False for a path beside the folders of splits. Raises ValueError as
-  `layouts.find_layout` does.
+  It is False for a path beside the folders of splits, unless the labels are
+  read from files of their own, such as masks: then any path in the root counts.
+  Raises ValueError as `layouts.find_layout` does.
   """
   root = os.fsencode(settings.root or "")
   has_classes = settings.labels and not settings.labels_file

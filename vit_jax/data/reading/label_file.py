@@ -177,7 +177,7 @@ def image_rows(
   columns, rows = read_rows(path, settings, labels, notes)
   if settings.eval_labels_file:
     rows += _eval_rows(path, columns, rows, settings, labels)
-  # The settings or the columns' names say which they are, without a guess.
+  # Whether the settings or the columns' names tell, without a guess.
   are_named = settings.label_columns or [*labels.columns(columns)] == columns
   if len(columns) > 1 and labels.may_be_several and not are_named:
     notes.append(

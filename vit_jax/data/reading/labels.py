@@ -16,7 +16,7 @@ from vit_jax.data.reading.split_names import OLDER
 from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import counted
 
-# Only a run with a file of labels needs this module when it runs.
+# Only runs with a file of labels load the module `cells`.
 if TYPE_CHECKING:
   from vit_jax.data.reading.cells import Encode, Row
 

@@ -132,7 +132,7 @@ def find_unlabelled_layout(root: bytes) -> Layout:
   """Finds the splits below `root`; without splits, all of it is for training.
 
   Images may be in class folders or not. Masks beside images are left out, and
-  so are copies of class folders.
+  so are copies of class folders. Raises ValueError if a split has two folders.
   """
   above, path = descend(root)
   names = subfolders(above)

@@ -62,7 +62,10 @@ class Masks(Labels):
     return np.bincount(classes.ravel(), minlength=count + 1)
 
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
-    """The share of the pixels of each class, and of no class, if any."""
+    """The share of the pixels of each class, and of no class, if any.
+
+    `summaries` has the pixel counts of masks by `summarise`, (N, K + 1).
+    """
     pixels = summaries.sum(axis=0, dtype=np.int64)
     shares = [f"{n:.1%}" if n else "none" for n in pixels / pixels.sum()]
     *of_classes, of_none = shares

@@ -36,8 +36,8 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
 def say_missing(names: Path | Iterable[Path]) -> bool:
   """Prints a line for each name that stands for no image.
 
-  It prints what is left out as well. Returns whether there was such a name.
-  Raises ValueError, with the first line, if no name stands for an image.
+  It prints what is left out as well. Returns whether a name stands for no
+  image. Raises ValueError, with the first line, if no name stands for an image.
   """
   paths = [*_as_paths(names)]
   say_left_out(paths)

@@ -30,7 +30,7 @@ from vit_jax.data.settings import DataSettings
 from vit_jax.runtime.printable import printable_path as text
 
 LOOKED_AT = 48  # Files that are read as a folder is opened.
-# Beginnings of the names of targets of which 0 is usually unknown.
+# Beginnings of the names of targets in which 0 usually means unknown.
 _ZERO_IS_UNKNOWN = ("depth", "disparit")
 _LEVELS = 255  # The greatest value of 8 bits.
 _FEW = 4  # Files of a folder of masks that are looked at.
@@ -66,7 +66,10 @@ class PixelNumbers(Labels):
     return np.array([*ends, known.sum(), known.size, label.size])
 
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
-    """The least, the greatest and the mean number, and the unknown share."""
+    """The least, the greatest and the mean number, and the unknown share.
+
+    `summaries` has the five numbers of `summarise` for each label, (N, 5).
+    """
     least, most = summaries[:, 0].min(), summaries[:, 1].max()
     total, known, pixels = summaries[:, 2:].sum(axis=0)
     if not known:

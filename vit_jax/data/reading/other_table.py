@@ -32,7 +32,7 @@ _WITHOUT_KEYS = {
   r"add --config\.data\.unknown=.*": "{unknown}.",
   r"set --config\.data\.uncertain=.*": "write 1 or 0, or {unknown}.",
   r", and --config\.data\.file_column.*": (
-    " folder; call the column of the images file."
+    " folder; rename the column of the images to file."
   ),
   r"data\.label_columns chooses the columns": (
     "correct it, or leave out the line"
@@ -111,9 +111,9 @@ def _no_labels(
   names: tuple[str, ...],
   there: Sequence[str],
 ) -> str:
-  """Says that none of the columns `there` has labels of the run's `names`.
+  """The message that no column of `there` has labels of the run's `names`.
 
-  `chosen` is the run's data.label_columns.
+  It lacks its first words, the file. `chosen` is the run's data.label_columns.
   """
   expected = chosen or as_text(names)
   if not chosen and (labels.are_classes or labels.may_be_several):
@@ -125,8 +125,8 @@ def _no_labels(
       f"the run ({list_columns(names)})"
     )
   return (
-    f"{missing}; its columns are {list_columns(there)}: rename the one that "
-    f"has the answers to {expected}"
+    f"{missing}; its columns are {list_columns(there)}: give the column with "
+    f"the answers the name {expected}"
   )
 
 

@@ -79,7 +79,7 @@ class PairedFolder(Source):
     if chosen is None:
       if split == "test":
         raise NoTestSplitError(f"{text(root)!r} has no test folder")
-      raise ValueError(f"{text(root)!r} has a train folder but no val.")
+      raise ValueError(f"{text(root)!r} has a train folder but no val: add it.")
     images, self.beside = places[chosen]
     self.split = chosen or split
     files = [*folders.images_below(images)]
@@ -93,7 +93,7 @@ class PairedFolder(Source):
       evaluated = self.held_out.of_class(0, files)
       files = [f for f in files if (f in evaluated) != (split == "train")]
     if not files:
-      raise ValueError(f"{text(images)!r} has no images for {split}.")
+      raise ValueError(f"{text(images)!r} has no images for {split}: add some.")
     self.root = text(root)
     lookup = MaskLookup(self.beside, earlier, kind)
     paths = [os.path.join(images, file) for file in files]

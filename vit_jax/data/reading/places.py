@@ -50,7 +50,8 @@ def place_of(path: str) -> Place | None:
 def settings_of(path: str | os.PathLike[str]) -> DataSettings:
   """The settings of the data at a path, or of the digits, by their name.
 
-  Raises ValueError as `place_of` does.
+  A path to anything else becomes `root`, and opening the data says what is
+  wrong with it. Raises ValueError as `place_of` does.
   """
   path = os.path.expanduser(os.fspath(path))
   if path == "digits" and not os.path.lexists(path):

@@ -170,7 +170,8 @@ def _recognise_flags(
 ) -> Recognised | None:
   """Recognises columns of 0 and 1, whose cells may be empty or unknown.
 
-  Returns None for other columns. If each row has a single 1, they are classes.
+  Returns None for other columns, or if a column has neither 0 nor 1. If each
+  row has a single 1, the columns are classes.
   """
   if len(names) < 2:
     return None

@@ -27,7 +27,7 @@ from vit_jax.runtime.printable import composed, first_of, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
 _LOOKED_AT = 8  # Images that are looked at for alpha and further bands.
-_SHOWN = 5  # Names in a message on those of two sources.
+_SHOWN = 5  # Names that a message on two sources shows.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
 
@@ -195,7 +195,7 @@ def labelled_files(
   `split`, all splits are taken. Raises ValueError as `open_source` does, or if
   the labels are not those of whole images.
   """
-  # Not imported by a run on data without files.
+  # Imported here, as a run on TFDS's data does without the module.
   from vit_jax.data.reading.image_files import ImageFiles
 
   parts: list[Any]

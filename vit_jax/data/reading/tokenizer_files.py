@@ -135,7 +135,10 @@ class TokenizerFiles:
     return self.open(self.length + 1)
 
   def text(self, ids: Int[np.ndarray, " T"]) -> str:
-    """The text that token ids stand for, about as it was written."""
+    """The text that token ids stand for, about as it was written.
+
+    Ids below 0 are left out. Raises ValueError if the tokenizer cannot decode.
+    """
     known = [int(k) for k in ids if k >= 0]
     names = dict(self.files)
     file = self.tokenizer.file  # Opening the tokenizer has checked it.

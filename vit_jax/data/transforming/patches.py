@@ -27,7 +27,7 @@ class IntoPatches(ImageTransform):
   along the image's height and width.
 
   Attributes:
-    images: One of `transforms` whose images are of the sizes of `size`.
+    images: A transform from the module `transforms`, with `size` as its sizes.
     size: How many patches an image may have, and their side in pixels.
     channels: C, the channels of an image.
   """
@@ -85,7 +85,10 @@ class IntoPatches(ImageTransform):
 def pictures(
   batch: Mapping[str, np.ndarray], channels: int
 ) -> Iterable[UInt8[np.ndarray, "H W C"]]:
-  """The images of a batch, which may have been cut into patches."""
+  """The images of a batch, put together again if they were cut into patches.
+
+  Each image has a row of its own, and `channels` channels.
+  """
   if SIZE not in batch:
     return batch["image"]
   P = math.isqrt(batch["image"].shape[-1] // channels)

@@ -79,9 +79,10 @@ def _sign(rng: np.random.Generator) -> int:
 
 
 def _blend(other: Callable[[Image.Image], Image.Image]) -> _Op:
-  """An operation that blends an image with another one made from it.
+  """An operation that blends an image with `other`, an image made from it.
 
-  It blends towards the other image (factor < 1) or away from it.
+  The image's weight is 0.1 + 1.8 * strength. Beyond 1, the result is farther
+  from the other image than the image itself.
   """
   return lambda image, strength, _: Image.blend(
     other(image), image, 0.1 + 1.8 * strength
@@ -229,5 +230,8 @@ TIMM: dict[str, _Op] = {
   "posterize": lambda x, by, rng: _posterize(x, 1 - int(4 * by) / 4, rng, 0),
   "solarize": lambda x, by, _: ImageOps.solarize(x, 256 - int(256 * by)),
 }
-"""timm's for rand-m9-mstd0.5-inc1: all get stronger as the magnitude grows."""
+"""timm's operations for rand-m9-mstd0.5-inc1, in the same form.
+
+All of them get stronger as the magnitude grows.
+"""
 del TIMM["cutout"]

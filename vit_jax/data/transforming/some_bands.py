@@ -32,7 +32,7 @@ class SomeBands(ImageTransform):
   their order, and a file of colours has red, green and blue.
 
   Attributes:
-    images: One of `transforms`.
+    images: A transform from the module `transforms`.
     names: The bands of the run.
   """
 

@@ -32,7 +32,7 @@ from vit_jax.data.settings import (
 )
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 
-# Imported only by the runs whose images keep their proportions.
+# Only runs whose images keep their proportions load the module `sizes`.
 if TYPE_CHECKING:
   from vit_jax.data.transforming.sizes import AnySize
 

@@ -1,9 +1,9 @@
 """Filters whose weights are whole numbers, as torchvision's are for 8 bits.
 
-Pillow's weights have 22 bits. Those of torchvision have as many as let the
-largest of them fit into 16 bits with a sign, so that its pixels differ from
-Pillow's by a level or two of 255. The width is resized first, and each axis is
-rounded to 8 bits.
+Pillow's weights have 22 bits. torchvision's have fewer, so that the largest
+weight fits into 16 bits with a sign, and its pixels differ from Pillow's by a
+level or two of 255. The width is resized first, and each axis is rounded to 8
+bits.
 """
 
 import numpy as np

@@ -21,7 +21,8 @@ class WithMasks(Transform):
   no number.
 
   Attributes:
-    images: One of `transforms`, which says where its pixels lie.
+    images: A transform from the module `transforms`, which says where the
+      pixels lie.
     outside: The label of pixels of no class; NaN for numbers.
     dtype: The type of labels.
   """

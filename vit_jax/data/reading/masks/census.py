@@ -25,7 +25,7 @@ _PIXELS = 1 << 20  # Pixels that are counted at once.
 Key = tuple[str, bytes]
 """A kind of masks, and the bytes of their palette.
 
-The bytes are empty for masks without a palette, and unless a file names the
+The bytes are empty if the masks have no palette, or if no file names the
 colours of the classes.
 """
 
@@ -125,8 +125,9 @@ class Census:
 def take_census(masks: Sequence[bytes], classes: Classes | None) -> Census:
   """Looks at all masks, or at some if a file names the classes.
 
-  These are evenly spaced masks, and of many others the largest files, as these
-  likely have the most values. Raises ValueError for a file that is not a mask.
+  In the second case it looks at evenly spaced masks, and at the largest files
+  among many others, as large files likely have the most values. Raises
+  ValueError for a file that is not a mask.
   """
   found = Census(len(masks), classes)
   if classes is None:

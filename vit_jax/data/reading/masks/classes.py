@@ -16,8 +16,7 @@ CLASSES = "classes.txt"
 
 A name may be followed by a colour, as in "road 128 64 128". Masks may then be
 in colours. Pixels with the number or the colour of the line "ignored" have no
-class. In counting masks' numbers this line counts, in counting classes it does
-not.
+class. This line takes up a number of the masks, but is not one of the classes.
 """
 NO_CLASS = "ignored"
 NONE = -1  # In place of a class, for "ignored".

@@ -123,7 +123,7 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
 
 
 def _is_white(found: Census, by_colour: frozenset[str]) -> bool:
-  """Whether masks of numbers of more than 1 bit hold white and only 0 beside.
+  """Whether masks of numbers of more than 1 bit hold white, alone or with 0.
 
   Masks of the kinds `by_colour` do not count.
   """

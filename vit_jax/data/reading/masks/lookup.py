@@ -10,7 +10,7 @@ from vit_jax.data.reading.masks.beside import MASKS, PairedFiles
 from vit_jax.runtime.printable import counted, first_of
 from vit_jax.runtime.printable import printable_path as text
 
-# Endings of an image's name. Its mask's name has a suffix in place of one.
+# Endings that an image's name may have. A suffix replaces them in its mask's.
 _OF_IMAGES = (b"", b"_leftImg8bit", b"_image", b"_img", b"_rgb", b"_sat")
 _SAME_NAME = b"", b""  # The endings of an image and its mask without suffixes.
 _LOSSY = (b".jpg", b".jpeg", b".jfif")
@@ -66,8 +66,8 @@ class MaskLookup:
   def find_all(self, files: Sequence[bytes]) -> list[bytes]:
     """The paths of the masks of all images, in the images' order.
 
-    Raises ValueError as `find` does; the message names further images without
-    one.
+    Raises ValueError as `find` does; the message names further images without a
+    mask.
     """
     found = {file: self._find(file) for file in files}
     missing = [file for file, mask in found.items() if mask is None]
@@ -85,7 +85,7 @@ class MaskLookup:
     """The path of an image's mask, or None.
 
     The first mask found sets the suffix of all others. Raises ValueError if
-    several files may be it.
+    several files may be the mask.
     """
     stem = os.path.splitext(file)[0]
     if self._suffix is None:  # The first image decides.

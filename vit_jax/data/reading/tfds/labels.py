@@ -1,6 +1,6 @@
 """Labels of TFDS data sets: the usual ones, and others as VTAB has them.
 
-The rules for VTAB's are those of VTAB-1k (arXiv:1910.04867), as in its code:
+The rules for the others are those of VTAB-1k (arXiv:1910.04867), in its code:
 https://github.com/google-research/task_adaptation, task_adaptation/data.
 """
 
