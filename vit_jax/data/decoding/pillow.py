@@ -41,7 +41,7 @@ _PLANES, _APART = 284, 2
 _GREY_MODES = ("1", "L", "LA", "La")
 _GREY, _CMYK = (0, 1, 3), 5  # Grey with 0 as white or as black, or a palette.
 _SAMPLES_PER_PIXEL, _EXTRA_SAMPLES = 277, 338
-_MULTIPLIED, _PLAIN_ALPHA = 1, 2  # Whether the colours are multiplied by it.
+_MULTIPLIED, _PLAIN_ALPHA = 1, 2  # Alpha that colours are multiplied by or not.
 _ALPHA = (_MULTIPLIED, _PLAIN_ALPHA)  # All other samples may be anything.
 _PAGE_KIND, _WHOLE_IMAGE = 254, 0  # Other pages are masks or reduced images.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
@@ -229,9 +229,9 @@ def _colours(photometric: int | None) -> int:
 def leaves_out_bands(encoded: bytes, image_spec: ImageSpec) -> bool:
   """Whether a readable TIFF file has bands that 1 or 3 channels do not show.
 
-  Those are pages after the first, and samples beyond grey or the colours of
-  which no tag says that they are alpha. Pillow leaves them out, or takes one
-  for alpha if there is no tag at all.
+  Those are pages after the first, and samples beyond grey or colours that no
+  tag marks as alpha. Pillow leaves them out, or takes one for alpha if there is
+  no tag at all.
   """
   as_picture = not (image_spec.stored or image_spec.some_bands)
   if image_spec.channels not in (1, 3) or not as_picture:
@@ -309,7 +309,11 @@ def _open(encoded: bytes) -> Image.Image:
 
 
 def _open_picture(encoded: bytes, image_spec: ImageSpec) -> Image.Image:
-  """As `_open`; tells the number of bands of a TIFF file that is no picture."""
+  """Opens an image as `_open` does.
+
+  For a TIFF file that Pillow cannot open, raises UnreadableImageError, which
+  tells the number of bands, unless there are 1 or 3.
+  """
   try:
     return _open(encoded)
   except Image.UnidentifiedImageError:
@@ -390,7 +394,10 @@ def _wide_samples(
 
 
 def _unmultiplied(samples: np.ndarray) -> np.ndarray:
-  """Colours of 16 bits, and the alpha that was multiplied into them."""
+  """Divides colours of 16 bits by the alpha that was multiplied into them.
+
+  `samples` and the result, uint16 (H, W, 4), have the alpha last.
+  """
   alpha = samples[..., 3:]
   colours = samples[..., :3] * (0xFFFF / np.maximum(alpha, 1))
   colours = np.rint(np.minimum(colours, 0xFFFF)).astype(np.uint16)

@@ -52,8 +52,8 @@ class Splits:
   def warnings_for(self, spec: ImageSpec) -> list[str]:
     """The warnings, and those on how `spec` fits the training images.
 
-    Images of 16 bits may be dark unless a window is set; `channel_warnings`
-    says what else.
+    Images of 16 bits may be dark unless a window is set; the other lines are
+    those of `channel_warnings`.
     """
     dark: Any = getattr(self.train, "exposure_warnings", list)
     lines = [*self.warnings, *(dark() if spec.window is None else [])]
