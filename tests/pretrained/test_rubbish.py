@@ -112,7 +112,10 @@ def deep(kind: str) -> dict[str, np.ndarray]:
   "kind, message",
   [
     ("scanned", "it would have 1000000 layers, in 0 stages of a ResNet and a"),
-    ("timm", "it would have 2000 layers, .* at most 300 and 8 are built"),
+    (
+      "timm",
+      "it would have 2000 layers, .* at most 300 layers and 8 stages are built",
+    ),
     ("stages", "it would have 60 layers, in 59 stages of a ResNet and"),
   ],
 )

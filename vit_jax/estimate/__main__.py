@@ -106,7 +106,7 @@ def main(_: list[str]) -> int:
   if options.tune:
     return _tune(options)
   if options.write:
-    raise ValueError("--write is for --tune: give that, or leave --write out.")
+    raise ValueError("--write is for --tune: give both, or leave --write out.")
   program = None
   if options.save_hlo:
     kinds = {"HLO": (".hlo", ".txt")}

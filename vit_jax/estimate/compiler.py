@@ -247,7 +247,7 @@ def lower_forward(settings: Settings, mesh: Mesh, num_classes: int) -> Lowered:
   }
   if preprocessing.patches is None:
     gflops = forward_gflops(model, params, shape)
-  else:  # The shape is that of the images that the positions belong to.
+  else:  # Images of any size do not have this shape.
     gflops = count_operations(step, params, batch) / size / 1e9
   lowered = sharding.jit_replicated(step, mesh).lower(params, batch)
   return Lowered(lowered, gflops, mesh, plan)
@@ -277,7 +277,10 @@ def devices_of(name: str) -> tuple[Chip, list[Any]]:
     )
   except (jax.errors.JaxRuntimeError, RuntimeError) as error:
     reason = str(error).splitlines()[0]
-    message = f"the compiler does not know --topology={name} ({reason})."
+    message = (
+      f"the compiler does not know --topology={name} ({reason}): give another "
+      "one, such as v5e:2x4."
+    )
     if "not installed" in reason or "libtpu" in reason:
       message = 'the TPU compiler is not installed: pip install "vit_jax[tpu]".'
     raise ValueError(message) from error

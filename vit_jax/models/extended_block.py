@@ -283,7 +283,7 @@ class ExtendedBlock(nn.Module):
     read: int | None = None,
     train: bool = False,
   ) -> Float[Array, "B T D"]:
-    if self.relative and R is None:  # The layer's own.
+    if self.relative and R is None:  # The layer has its own.
       R = RelativeBiases(
         self.num_heads,
         self.relative,

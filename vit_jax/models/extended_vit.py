@@ -412,7 +412,7 @@ class ExtendedVit(BaseVit, BlockFields):
       norm = layer_norm(self._config, name="norm")
       if self.norm_pooled:
         return norm(tokens.mean())
-      # Computed even if nothing reads it, as its parameters have to exist.
+      # It is computed even if nothing reads it: its parameters have to exist.
       normed = norm(tokens.z)
       if not self.pool_unnormed:
         tokens = tokens.replace(z=normed)

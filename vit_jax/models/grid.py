@@ -46,7 +46,8 @@ def check_depth(model: Model) -> None:
   if layers > _MOST_LAYERS or len(stages) > _MOST_STAGES:
     raise ValueError(
       f"it would have {layers} layers, in {len(stages)} stages of a ResNet and "
-      f"a Transformer; at most {_MOST_LAYERS} and {_MOST_STAGES} are built."
+      f"a Transformer; at most {_MOST_LAYERS} layers and {_MOST_STAGES} stages "
+      "are built."
     )
 
 

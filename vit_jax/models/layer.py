@@ -130,7 +130,7 @@ class LayerConfig:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-  """Raises a ValueError that names the field for an unknown value."""
+  """Raises ValueError, which names the field, for a value of no `choices`."""
   choices = tuple(choices)
   if value not in choices:
     raise ValueError(
@@ -139,7 +139,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 
 def check_rate(name: str, value: Any) -> None:
-  """Raises a ValueError that names the field for a value outside [0, 1)."""
+  """Raises ValueError, which names the field, for a value outside [0, 1)."""
   if not 0 <= value < 1:
     raise ValueError(f"{name}={value} must be in [0, 1).")
 

@@ -27,10 +27,10 @@ def outputs_of(
 ) -> dict[str, Float[Array, "..."]]:
   """The outputs of an encoder that is bound to its parameters, by their names.
 
-  They are `class`, the head's input (B, D), of the class token or pooled, or
-  the mean of both heads' inputs if there are two, and `patches`, the last
-  layer's normalised outputs (B, h, w, D), or a ResNet's last feature map. Those
-  of `Patches` are (B, M, D) and (B, N, D).
+  `class` is the head's input, (B, D), or the mean of both heads' inputs if
+  there are two. `patches` are the last layer's normalised outputs,
+  (B, h, w, D), or a ResNet's last feature map. Given `Patches`, they are
+  (B, M, D) and (B, N, D).
   """
   if not model.num_layers:
     z, y = model.encode(images, train=train)

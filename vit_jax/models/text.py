@@ -110,7 +110,7 @@ class TextTower(Model):
     if self.hidden_size % self.num_heads:
       raise ValueError(
         f"hidden_size={self.hidden_size} does not split over num_heads="
-        f"{self.num_heads}."
+        f"{self.num_heads}: choose another number."
       )
     check_choice("pooling", self.pooling, POOLINGS)
     check_choice("position", self.position, POSITIONS)
@@ -120,7 +120,7 @@ class TextTower(Model):
         f"position='sincos1d' needs a hidden_size of 4 or more, not "
         f"{self.hidden_size}."
       )
-    _ = self._config  # Checks its fields.
+    _ = self._config  # `LayerConfig` checks its fields.
     super().__post_init__()
 
   @property

@@ -456,7 +456,7 @@ def _build(module: type[nn.Module], num_classes: int, fields: dict) -> Any:
 
 
 def _field_names(module: type[nn.Module]) -> set[str]:
-  """The fields that determine what the model computes."""
+  """The names of the fields that determine what the model computes."""
   return set(module.__dataclass_fields__) - {"parent", "name", "origin"}
 
 

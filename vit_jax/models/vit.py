@@ -414,7 +414,7 @@ class BaseVit(VitFields):
     tokens = tokens.clear_uncounted()
     functions = self._layers(tokens.extent, train)
     outputs = {}
-    # Counted back from the last layer, as the first function may be a norm.
+    # Layers are counted from the last, as the first function may be a norm.
     first = self.num_layers - len(functions) + 1
     for number, layer in enumerate(functions, start=first):
       tokens = layer(tokens)

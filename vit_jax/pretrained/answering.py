@@ -190,7 +190,7 @@ class Answering(Opened):
         raise unreadable(one)
       if not one.index:
         raise ValueError(
-          f"{self.origin.source} gives numbers, and no probabilities: "
+          f"{self.origin.source} gives numbers, and no probabilities: take "
           "loaded.predict(images)[0].values."
         )
     places = np.array([one.index for one in answers])
@@ -367,7 +367,7 @@ class Answering(Opened):
       raise ValueError(
         f"{self.origin.source} gives vectors of {rows.shape[1]} and of "
         f"{others.shape[1]} numbers for images and texts, which cannot be "
-        "compared."
+        "compared: take another model of images and text."
       )
 
   @hints.accepts("loaded.labelled_features(folder)")

@@ -241,7 +241,8 @@ def _open_siblings(
   """The arrays of all shards, from the path of one and without their index.
 
   `shard` is the match of `_SHARD` for the file's name. Raises
-  UnreadableFileError if a shard is missing, or two have an array of one name.
+  UnreadableFileError if the name says too many shards, a shard is missing, or
+  two have an array of one name.
   """
   count = int(shard["n"])
   with _name_in_errors(path):
@@ -261,8 +262,8 @@ def _open_siblings(
       more = _open(other, files, is_shard=True)
       if twice := contents.keys() & more.keys():
         raise UnreadableFileError(
-          f"it and its shards have more than one array {quoted(min(twice))}; "
-          "get them again."
+          f"two of its shards have an array {quoted(min(twice))}; get all of "
+          "them again."
         )
       contents |= more
   return contents

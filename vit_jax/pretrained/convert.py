@@ -288,7 +288,7 @@ def _training(loaded: Loaded) -> str:
     return ""
   data, start = _data_and_start(description)
   text = f"Trained on {data or 'data that the run does not name'}"
-  if "train_examples" in description:  # A loop of one's own may not say it.
+  if "train_examples" in description:  # A user's own loop may not record it.
     text += (
       f": {description['train_examples']:,} examples of "
       f"{loaded.task.labels.counted(len(description['class_names']))}"

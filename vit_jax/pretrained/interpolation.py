@@ -21,8 +21,8 @@ def resized(
 
   Args:
     path: The parameter's path. Tables of positions end in E_pos, (h w, D) or,
-      with the class token's vector first, (h w + 1, D); X_pos, (w, D / 2); or
-      Y_pos, (h, D / 2).
+      with the class token's vector first, (h w + 1, D); in X_pos, (w, D / 2) or
+      (w, D); or in Y_pos, (h, D / 2) or (h, D).
     array: The parameter's value.
     old: The grid (h, w) of patches that the table was learned for.
     new: The grid of patches to interpolate to.

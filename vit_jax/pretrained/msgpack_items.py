@@ -10,7 +10,8 @@ from vit_jax.pretrained.npz import UnreadableFileError
 
 MOST = 2**19  # Maps, names, numbers and arrays; a model has some thousands.
 _MOST_IN_ARRAY = 80  # A shape, a type and the bytes.
-_FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}  # Nothing and floats.
+# Nil, false, true and floats.
+_FIXED = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8}
 _INTEGERS = {0xCC + k: 2 ** (k % 4) for k in range(8)}
 _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}  # Bytes, texts.
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
@@ -19,7 +20,7 @@ _ARRAYS, _MAPS = {0xDC: 2, 0xDD: 4}, {0xDE: 2, 0xDF: 4}
 
 
 def check(content: bytes) -> None:
-  """Raises UnreadableFileError if there are too many items, or one is cut."""
+  """Raises UnreadableFileError for too many items, or if an item is cut off."""
   count_items(content, 0, len(content), MOST, inside=True)
 
 

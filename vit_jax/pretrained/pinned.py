@@ -48,7 +48,8 @@ def check_base(saved: Mapping[str, Any], digests: Mapping[str, str]) -> None:
   if (now := _digest(digests)) != saved["digest"]:
     raise ValueError(
       f"{saved['source']} is not what this LoRA run was trained on: the digest "
-      f"of its arrays was {saved['digest']} and is {now}. Put the old one back."
+      f"of its arrays was {saved['digest']} and is {now}. Put the old weights "
+      "back."
     )
 
 

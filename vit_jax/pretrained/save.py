@@ -51,8 +51,8 @@ class Target:
   pre_logits: tuple[bool, ...] = ()
   any_shape: bool = True  # Whether images may have another shape than a square.
   file: str = "model.safetensors"
-  # The module that writes JSON files beside the weights, in which the grid of
-  # patches is recorded as well, and models with other parts than the paper's.
+  # The module that writes models with other parts than the paper's, and JSON
+  # files beside the weights, which record the grid of patches as well.
   module: Any = None
   pairs: Any = None  # The same for pairs of towers.
   # The same for models that the format has only for images of any size.
@@ -345,6 +345,6 @@ def tokenizer_files(loaded: Loaded) -> dict[str, bytes]:
   if not isinstance(loaded.model, TwoTowers):
     return {}
   setup = loaded.task.text_setup
-  if setup is not None and setup.files is not None:  # A run's.
+  if setup is not None and setup.files is not None:  # It is a run's.
     return dict(setup.files.files)
   return loaded.inputs["text"].contents()

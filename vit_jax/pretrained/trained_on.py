@@ -150,9 +150,9 @@ def _overlap_line(
 
 
 def _counts_line(trained: int, total: int, what: str) -> str:
-  """A line that `trained` of `total` images were trained on.
+  """The line for `trained` of `total` images that were trained on.
 
-  `what` is what says little or nothing then, the "score" or the "answer".
+  `what`, "score" or "answer", is what then says little or nothing.
   """
   if trained == total == 1:
     return f"This image was trained on: its {what} says nothing about new ones."
@@ -167,7 +167,7 @@ def _counts_line(trained: int, total: int, what: str) -> str:
 
 
 def _files(images: Any) -> Iterator[str]:
-  """The image files that are meant; pictures in memory are left out."""
+  """The files that `images` names; pictures in memory are left out."""
   several = isinstance(images, list | tuple)
   items: Iterable[Any] = images if several else (images,)
   paths = (one for one in items if isinstance(one, str | os.PathLike))

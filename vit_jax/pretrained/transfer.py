@@ -247,8 +247,8 @@ def _vectors_by_name(
   if not (old and bands):
     raise ValueError(
       f"the checkpoint has a vector for each of its {len(vectors)} channels, "
-      "and nobody knows which they are in the new images: name the bands of "
-      "both by data.bands."
+      "and nothing says which of the new images' channels these are: name the "
+      "bands of both by data.bands."
     )
   places = {name.lower(): place for place, name in enumerate(old)}
   rows = [places.get(name.lower()) for name in bands]

@@ -132,7 +132,7 @@ def square(tokens: int) -> tuple[int, int] | None:
 def size_for_config(vit: BaseVit) -> int | list[int]:
   """The size in pixels that positions are for, one number if it is a square."""
   size = table_size(vit)
-  assert size is not None  # A table of positions has one.
+  assert size is not None  # A table of positions has a size.
   return size[0] if size[0] == size[1] else list(size)
 
 

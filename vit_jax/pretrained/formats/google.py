@@ -231,6 +231,6 @@ def _blocks(shapes: Shapes) -> set[str]:
 
 
 def numbering(shapes: Shapes) -> dict[str, str]:
-  """The names of a block's submodules in a file."""
+  """The names of a block's submodules in a file, `PUBLISHED` or `LINEN`."""
   published = any(f"/{PUBLISHED['msa']}/" in name for name in shapes)
   return PUBLISHED if published else LINEN

@@ -19,7 +19,10 @@ FACTS = ("num_heads", "gelu", "layer_norm_epsilon", *PICTURES)
 def facts(
   guessed: Collection[str], explicit: Collection[str], model: Any
 ) -> tuple[str, ...]:
-  """The `guessed` facts, without the `explicit` ones of a user or a file."""
+  """The `guessed` facts, without the `explicit` ones of a user or a file.
+
+  The GELU is left out, too, if the model's MLPs are gated.
+  """
   certain = {*explicit}
   if getattr(model, "gated_mlp", False):
     certain.add("gelu")  # Such an MLP has no GELU to guess.

@@ -102,6 +102,7 @@ def settings(
 
 
 def _refusal(key: str, value: Any, why: str) -> ValueError:
+  """The error for a value of config.json that is not supported."""
   return ValueError(f"its config.json says {key}={quoted(value)}: {why}.")
 
 

@@ -372,7 +372,7 @@ def _closest(vit: Any) -> _Verdict:
     """A key that is the smaller, the better the model fits the family."""
     family, misfit, reasons = verdict
     is_unlike = bool(reasons) and family.relative != bool(vit.relative)
-    # If two fit, prefer the one whose library resizes positions as we do.
+    # If two fit, prefer a family whose positions are resized as the model's.
     resizes = _resizes_otherwise(family, vit)
     return misfit > 0, is_unlike, misfit, len(reasons), resizes
 

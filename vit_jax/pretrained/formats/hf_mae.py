@@ -93,7 +93,7 @@ def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
 
 
 def objective(config: Config) -> AutoencoderSettings:
-  """The loss of a configuration, with transformers' defaults."""
+  """The settings of a configuration's loss, with transformers' defaults."""
   rate = config.get("mask_ratio", 0.75)
   norm_pixels = config.get("norm_pix_loss", False)
   return AutoencoderSettings(

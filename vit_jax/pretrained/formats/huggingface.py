@@ -109,7 +109,7 @@ def class_names(
 
 
 def problem(loss: str) -> dict[str, str]:
-  """The part of a configuration on the loss."""
+  """The part of a configuration on the loss; {} for "softmax"."""
   kinds = {"sigmoid": "multi_label_classification", "mse": "regression"}
   return {"problem_type": kinds[loss]} if loss in kinds else {}
 

@@ -167,7 +167,7 @@ def check(
 
 
 def differences(shapes: Shapes, needed: Shapes) -> dict[str, list[str]]:
-  """A line on each array, in groups: "missing", "unknown" and "wrong shape"."""
+  """Lines on arrays that differ, by "missing", "unknown" and "wrong shape"."""
   return {
     "missing": [f"{k} {needed[k]}" for k in needed if k not in shapes],
     "unknown": [f"{k} {shapes[k]}" for k in shapes if k not in needed],

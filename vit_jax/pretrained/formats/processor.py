@@ -30,7 +30,7 @@ FILE = "preprocessor_config.json"
 KIND = "image_processor_type"
 # The file that may have a section in its place, and the section's name.
 NESTED, SECTION = "processor_config.json", "image_processor"
-# Pillow's filters, by its numbers.
+# Pillow's filters, in the order of its numbers.
 _PILLOW_FILTERS = (
   "nearest",
   "lanczos",
@@ -236,9 +236,9 @@ def _crop(
       raise _refusal("crop_size", list(cut), needs)
     if cut is None or short < cut[0]:
       needs = (
-        "pictures keep their shapes then, and those of a batch need the same, "
-        f"so it needs do_center_crop and a square crop_size, {short} or less, "
-        "or a height and a width"
+        "pictures keep their shapes then, and a batch needs one shape, so it "
+        f"needs do_center_crop and a square crop_size, {short} or less, or a "
+        "size with a height and a width"
       )
       raise _refusal("size", size, needs)
     if (longest := size.get("longest_edge")) is not None:

@@ -104,7 +104,7 @@ class Table:
   stacks: tuple[Layers, ...]
   units: Units | None = None  # None for a family without hybrids.
   shared: str = ""  # Name of the rows that it shares with other tables.
-  names: str = ""  # Rows of its own, as in `names.csv` without their tables.
+  names: str = ""  # Its own rows, as in `names.csv` but without `tables`.
 
   @functools.cache  # noqa: B019
   def rows(self, *parts: str, table: str = "") -> tuple[Rule, ...]:

@@ -68,7 +68,7 @@ _NOT_RELATIVE = (
 )
 # A part of the names of models whose norms follow the branches.
 _RES_POST_NORM = "_rpn_"
-_AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # AIMv2's alone.
+_AIM, _AIM_HEAD_SIZE = "patch_embed.norm.weight", 128  # Only AIMv2 has these.
 # `rel_pos_type` -> `ExtendedVit.relative`.
 _RELATIVE = {"mlp": "mlp", "bias": "table"}
 # Poolings that timm's models do not have -> a reason for the message.
@@ -92,7 +92,7 @@ def prefix(shapes: Shapes) -> str | None:
 def unused(shapes: Shapes) -> list[str]:
   """Names of the arrays that only MAE needs, and of those that we compute."""
   beginnings = ("mask_token", "decoder_")
-  index = "relative_position_index"  # In old files; it is computed.
+  index = "relative_position_index"  # Old files have it; we compute it.
   return [
     name
     for name in shapes
@@ -359,7 +359,7 @@ def _encoder_fields(
     default = "avg"
   else:
     default = eva.pooling if eva else "token"
-  # An epsilon of 1e-5: CLIPs, AIMv2 and BEiT-3, whose layers have more norms.
+  # Arrays of CLIPs, AIMv2 and BEiT-3, whose epsilon is 1e-5.
   coarse = {
     "norm_pre.weight",
     _AIM,
@@ -478,7 +478,7 @@ def _table_for(vit: Any, shapes: Shapes | None) -> Table:
     return table
   if vit.relative:
     return timm_shared.EVA if _is_beit(vit) else timm_shared.VIT
-  if vit.norm_patches:  # AIMv2's are an EVA's.
+  if vit.norm_patches:  # AIMv2's names are an EVA's.
     return timm_shared.EVA
   return timm_evas.table_of(vit) if vit.extended else timm_shared.VIT
 
@@ -589,7 +589,7 @@ def not_kept(vit: Any) -> Iterator[str]:
     yield (
       "timm resizes positions by another rule, so pictures of another size "
       "than the one they were learned for get other positions: give the size "
-      "of yours to timm's img_size"
+      "of your pictures to timm's img_size"
     )
   elif has_table and not vit.antialias:
     yield (
@@ -619,7 +619,7 @@ def _config(vit: Any) -> dict[str, Any]:
   config = timm_shared.configuration(vit, name, arguments)
   arguments = config["model_args"]
   table = timm_arguments.ARGUMENTS[timm_arguments.class_of_name(name) or "v"]
-  if "act_layer" not in table:  # That of an Eva or a Beit is fixed.
+  if "act_layer" not in table:  # An Eva's and a Beit's activation is fixed.
     del arguments["act_layer"]
   epsilon = timm_arguments.arguments_of_name(name).get("epsilon", 1e-6)
   if epsilon != vit.layer_norm_epsilon and "norm_layer" in table:

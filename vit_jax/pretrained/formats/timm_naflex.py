@@ -74,7 +74,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 _POSITIONS = {"learned_grid": "learned"}  # Our positions -> timm's.
 _UNNAMED = (
   "no config.json names its architecture: how its positions are resized is "
-  "guessed, as most of timm's are (bicubic)"
+  "guessed (bicubic, as in most of timm's models)"
 )
 ARGUMENTS = frozenset((*_TOLD, *_READ, *_ONLY))
 """The arguments of timm's `NaFlexVit`."""
@@ -348,7 +348,7 @@ def reasons(vit: Any) -> list[str]:
   if (fields["position_resize"], fields["antialias"]) != (resize, antialias):
     kind = f"position_resize={resize!r} with antialias={antialias}"
     return [
-      f"the model has {kind}, and NaFlexVit cannot resize its positions so"
+      f"the model has {kind}, and NaFlexVit cannot resize positions in this way"
     ]
   return [*changes(one_layer, fields)]
 

@@ -62,7 +62,7 @@ EVA = Table("timm_eva", _STACKS, shared="timm_any")
 
 @functools.cache
 def table(name: str) -> Table:
-  """The table of the names of a class of timm's, such as that of `EVA`."""
+  """The table `name` of `names.csv`, which is for one of timm's classes."""
   return Table(name, _STACKS, shared="timm_any")
 
 
@@ -71,7 +71,7 @@ SIDES = {k: v for row in families.records("TIMM") for k, v in row.sides.items()}
 
 
 def first_side(shapes: Shapes) -> tuple[Shapes, int]:
-  """The arrays of the first of several parallel parts, with plain names.
+  """The shapes of the first of several parallel parts, by plain names.
 
   The second result is the number of parallel parts, 1 in plain layers.
   """
@@ -208,7 +208,10 @@ def facts_of_name(model: Any, width: int) -> NameFacts:
 
 
 def usual_pictures(shapes: Shapes) -> dict[str, Any]:
-  """How timm prepares pictures for most of its models with these arrays."""
+  """How timm prepares pictures for most models with these arrays.
+
+  The keys are timm's.
+  """
   half = {"crop_pct": 0.9, "mean": HALF, "std": HALF}
   clip = {"mean": CLIP_MEAN, "std": CLIP_STD}
   imagenet = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
