@@ -116,7 +116,10 @@ def test_few_images_are_too_few_for_every_task(name):
   "task, says",
   [
     (RegressionTask, "R2 is NaN: no target differs among these images, so "),
-    (MultiLabelTask, "mAP is NaN: no label is known to be on one of these "),
+    (
+      MultiLabelTask,
+      "mAP is NaN: none of these images is known to have a label",
+    ),
     (ClassificationTask, ""),  # A NaN among the answers counts as wrong.
   ],
 )
@@ -134,8 +137,8 @@ def test_an_r2_below_zero_is_explained(task):
   found = {"eval/mae": 2.0, "eval/examples": 99}
   below = str(told.verdict(found | {"eval/r2": -1.08}))
   assert below == (
-    "R2 is below 0: the answers are further off than one answer for all images "
-    "would be, the mean of their numbers."
+    "R2 is below 0: the answers are further off than if all images got one "
+    "answer, the mean of their numbers."
   )
   assert str(told.verdict(found | {"eval/r2": 0.1})) == ""
   few = found | {"eval/r2": -1.08, "eval/examples": 5}

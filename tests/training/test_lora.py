@@ -157,7 +157,7 @@ def test_kernels_are_chosen_by_their_paths():
       "'msa/qeury' is found in no kernel's path; .* as block_1",
     ),
     ("head", {}, "'head' is found in no kernel's path"),
-    ("block_1/", {"scan": True}, "chooses some layers, .* model.scan=False"),
+    ("block_1/", {"scan": True}, "only some layers, .* model.scan=False"),
   ],
 )
 def test_a_choice_of_nothing_is_refused(kernels, fields, message):

@@ -80,7 +80,10 @@ def of_loaded(name: str) -> Callable[..., Any]:
   """Returns the function of the package that stands for `loaded.NAME`."""
 
   def call(model: Any, *args: Any, **keywords: Any) -> Any:
-    """Calls what `loaded` has of this name, or returns its value."""
+    """Calls what `loaded` has of this name, or returns its value.
+
+    Raises ValueError if the model cannot be loaded.
+    """
     try:
       loaded = loaded_from(model, name)
     except ValueError as error:

@@ -59,7 +59,7 @@ COUNT = Rule("be 1 or more", lambda x: x >= 1)
 _WIDEST = "the widest ViT known has an MLP of 24,576"
 WIDTH = up_to(65_536, _WIDEST)
 IN_ORDER = Rule(
-  "be numbers from 1 on, in their order",
+  "be different numbers from 1 on, in ascending order",
   lambda x: list(x) == sorted({*x}) and min(x, default=1) > 0,
 )
 WIDTH_OR_0 = up_to(65_536, _WIDEST, 0)

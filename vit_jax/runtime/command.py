@@ -44,7 +44,7 @@ _SEVERAL = {
   "image_size": (
     "Image size to use the model at, as one side in pixels or height,width."
   ),
-  "grid": "Grid of patches of stored positions, as height,width.",
+  "grid": "Grid of the stored position embeddings, as height,width.",
   "mean": "Mean to subtract from each channel, in [0, 1], as r,g,b.",
   "std": "Standard deviation to divide each channel by, as r,g,b.",
 }
@@ -232,7 +232,7 @@ def _define_own() -> None:
   """Defines the flags for a task of the user's own, and for moved weights."""
   says = "The run's task as file.py:Class, if it is one of your own."
   flags.DEFINE_string("task", None, says)
-  says = "Base of a LoRA run, or a student's teacher, if moved."
+  says = "Where a LoRA base or a teacher is now, if it has moved."
   flags.DEFINE_string("base", None, says)
 
 

@@ -276,7 +276,7 @@ class Display:
     return f"loss {loss:z.4f}{self._first_of(means, Split.TRAIN)}"
 
   def _first_of(self, values: Mapping[str, float], split: Split) -> str:
-    """The text of the first measured metric, after a gap; "" for none."""
+    """The first metric that a split has, in words, after a gap; "" for none."""
     texts = (metric.text(values, split) for metric in self._metrics)
     return next((f"  {text}" for text in texts if text), "")
 

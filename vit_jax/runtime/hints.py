@@ -35,8 +35,8 @@ def near_names(
 ) -> list[str]:
   """The candidate that is most similar to `name`, in a list of one.
 
-  The list is empty if no candidate is similar enough. Capitals, "-", "_" and
-  spaces make no difference.
+  The list is empty if no candidate's similarity, from 0 to 1, reaches `cutoff`.
+  Capitals, "-", "_" and spaces make no difference.
   """
   by_plain = {_plain(other): other for other in candidates}
   near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=cutoff)
@@ -120,7 +120,7 @@ def names_elsewhere(of: str) -> dict[str, str]:
 
 
 def _nearest(name: str, texts: Mapping[str, str], cutoff: float = 0.6) -> str:
-  """The end of a message with the text of the most similar name, or ""."""
+  """The end of a message with the text of the name most like `name`, or ""."""
   near = near_names(name, texts, cutoff)
   return _ending(texts[near[0]]) if near else ""
 
@@ -162,6 +162,7 @@ def accepts(
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+      """Calls the function by its own keywords, and explains a wrong call."""
       given: dict[str, object] = dict(kwargs)
       for name in [name for name in given if name in same]:
         if same[name] in given:

@@ -164,7 +164,8 @@ def saved(
     recorded_name = name if names_own else task.name
     if recorded_name.split(":")[-1] not in (kind.__qualname__, kind.name):
       raise OwnTaskError(
-        f"task={given!r} is given, and the run's task is {recorded_name}."
+        f"task={given!r} is given, and the run's task is {recorded_name}: give "
+        "that one."
       )
   return task.with_facts(description)
 

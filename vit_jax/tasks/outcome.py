@@ -60,8 +60,8 @@ SINCE_START = Curves(
 
 
 R2_BELOW_ZERO = (
-  "the answers are further off than one answer for all images would be, the "
-  "mean of their numbers"
+  "the answers are further off than if all images got one answer, the mean of "
+  "their numbers"
 )
 """What an R2 below 0 means, in words."""
 
@@ -285,7 +285,9 @@ class Stream:
 def check_readable(examples: int) -> None:
   """Raises ValueError if a split had no readable image."""
   if not examples:
-    raise ValueError("the evaluation split has no readable image.")
+    raise ValueError(
+      "the evaluation split has no readable image: evaluate on other images."
+    )
 
 
 def write_rows(

@@ -42,7 +42,7 @@ PROBES = (
 )
 """The scores of probes of a run without labels; the first is preferred."""
 SINCE_START = Score(Metric("judged", "rank of the features"), Split.START)
-"""The score of features without labels, of a run from published weights."""
+"""The score of a run without labels that starts from published weights."""
 MOST_CHANGED = 0.5
 """Features that keep a smaller share of their neighbours count as changed."""
 

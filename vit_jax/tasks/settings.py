@@ -48,7 +48,7 @@ class DataSettings(data_settings.DataSettings):
     "many patches cover it, such as 256; None resizes all images to "
     "`image_size`.",
     must=checks.up_to(
-      16_384, "an image of 1792 x 1792 pixels has as many patches of 14 x 14"
+      16_384, "an image of 1792 x 1792 pixels has that many patches of 14 x 14"
     ),
   )
 

@@ -243,7 +243,10 @@ class Task:
     return text
 
   def adapted(self, model: Any) -> Any:
-    """The model to train, from the one that the settings choose."""
+    """The model to train, from the one that the settings choose.
+
+    Raises ValueError if the task cannot be learned by such a model.
+    """
     return model
 
   def probed(self, model: Any) -> dict[str, Any]:

@@ -60,7 +60,10 @@ def trained_init(
 
 
 def base_init(params_init: Init, parts: Parts | None = None) -> Init:
-  """Returns a function from a random key to the parameters that stay fixed."""
+  """Returns a function from a random key to the parameters that stay fixed.
+
+  The arguments are those of `trained_init`.
+  """
 
   def init(key: Array) -> Any:
     params = flatten_dict(params_init(key), sep="/")
@@ -107,8 +110,8 @@ def chosen_kernels(
     matches = [pattern.search(name) is not None for name in names]
     if any(matches) and not all(matches):
       raise ValueError(
-        f"lora.kernels={settings.kernels!r} chooses some layers, and stacked "
-        "layers are adapted alike: set model.scan=False."
+        f"lora.kernels={settings.kernels!r} chooses only some layers, and "
+        "stacked layers are adapted alike: set model.scan=False."
       )
     chosen_paths += [path] if all(matches) else []
   if not chosen_paths:

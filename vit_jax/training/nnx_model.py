@@ -44,6 +44,7 @@ class NnxModel(nnx.Module):
     rngs: nnx.Rngs | None = None,
     **options: Any,
   ) -> Any:
+    """The model's outputs; raises ValueError if dropout has no key."""
     rngs = rngs or self.rngs
     if train:  # A method that `method=` names may not have this argument.
       options["train"] = True

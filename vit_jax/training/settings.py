@@ -26,8 +26,8 @@ class OptimizerSettings(Section):
 
   kind: str = setting(
     "adam",
-    '"adam", "lamb", "muon" (the kernels of the blocks; Adam for the rest), or '
-    '"sgd" with momentum.',
+    'Optimizer: "adam", "lamb", "muon" (for the kernels of the blocks, and '
+    'Adam for all else), or "sgd" with momentum.',
     choices=OPTIMIZERS,
   )
   peak_lr: float = setting(
@@ -220,7 +220,7 @@ class LossSettings(Section):
   )
   binary_targets: bool = setting(
     False,
-    "Raise every target above 0 to 1, as DeiT III does for mixed images.",
+    "Set every target above 0 to 1, as DeiT III does for mixed images.",
     needs="mixup_alpha or cutmix_alpha",
     fits=_check_binary_targets,
   )

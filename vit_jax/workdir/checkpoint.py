@@ -49,6 +49,10 @@ class Checkpoints(CheckpointReader):
       metric that is its score; by default the metric that the description
       names, or `keys`.
     described: The descriptions that have been read already, by their steps.
+
+  Raises:
+    ValueError: if `keep_last` is below 1.
+    OSError: if the folder cannot be opened.
   """
 
   def __init__(

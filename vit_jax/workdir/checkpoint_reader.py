@@ -53,7 +53,8 @@ class DeletedError(OSError):
 class CheckpointReader:
   """The checkpoints of one run, to be chosen from and read.
 
-  `notes` has a line for each thing that was damaged and skipped.
+  `notes` has a line for each thing that was damaged and skipped. Raises OSError
+  if the folder cannot be opened.
   """
 
   def __init__(

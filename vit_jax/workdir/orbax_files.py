@@ -186,7 +186,8 @@ def read_arrays(
   `files` are the lengths in the description, which tell whether a file is cut
   or missing. Otherwise, each of Orbax's reads that are under way when one fails
   would print a traceback. Raises ValueError or OSError for such files, and
-  `bucket.LibraryError` for any error of Orbax or a store.
+  `bucket.LibraryError` for any other error of Orbax or a store. MemoryError,
+  JaxRuntimeError and the exception of a signal are raised as they are.
   """
   _check_files(checkpoint)
   with bucket.as_library_error(checkpoint):

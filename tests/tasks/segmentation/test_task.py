@@ -208,7 +208,9 @@ def test_a_resnet_and_odd_layers_are_refused():
   given, _, _ = segmenter()
   with pytest.raises(ValueError, match="a ResNet has no patches in its layers"):
     given.adapted(make_model("R50x1", K))
-  with pytest.raises(ValueError, match="numbers from 1 on, in their order"):
+  with pytest.raises(
+    ValueError, match="different numbers from 1 on, in ascending"
+  ):
     task(data__task="segmentation", segmentation__layers=(2, 1))
 
 

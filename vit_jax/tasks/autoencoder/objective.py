@@ -171,14 +171,14 @@ class Reconstruction(TakesImages, Objective):
   def targets(
     self, images: Inputs, draw: Mapping[str, Array]
   ) -> Float[Array, "B M P2C"]:
-    """The values to predict for the hidden patches of images."""
+    """The values to predict for the patches that `draw` hides."""
     pixels = self.hidden(images, draw)
     return normalize_patches(pixels).values if self.norm_pixels else pixels
 
   def hidden(
     self, images: Inputs, draw: Mapping[str, Array]
   ) -> Float[Array, "B M P2C"]:
-    """The pixels of the hidden patches, as the images have them."""
+    """The pixels of the patches that `draw` hides, as the images have them."""
     if isinstance(images, Patches):
       patches = images.values
     else:
@@ -218,9 +218,9 @@ class Reconstruction(TakesImages, Objective):
   ) -> tuple[Float[Array, " BI"], Float[Array, " BI"]]:
     """The mean squared error of each image, and the variance of its targets.
 
-    `layout` is that of the hidden patches of rows of up to I images of any
-    size; None if all images are of one size. Both are 0 for an image without
-    hidden patches.
+    `pixels` are the targets. `layout` is that of the hidden patches of rows of
+    up to I images of any size; None if all images are of one size. Error and
+    variance are 0 for an image without hidden patches.
     """
     squares = (predicted.astype(jnp.float32) - pixels) ** 2
     if layout is None:

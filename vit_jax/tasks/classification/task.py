@@ -261,7 +261,7 @@ def _class_weights(settings: LossSettings, train: Source) -> tuple[float, ...]:
   if not counts.all():
     raise ValueError(
       f"loss.class_weights='balanced': no training image has the class "
-      f"{names[int(np.argmin(counts))]!r}."
+      f"{names[int(np.argmin(counts))]!r}: add some, or list the weights."
     )
   if several:
     absent = (labels == 0).sum(0)

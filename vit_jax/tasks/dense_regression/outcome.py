@@ -91,6 +91,7 @@ class PixelNumbersOutcome(Outcome):
 
   @property
   def constant(self) -> bool:
+    """Whether all known pixels get the same number, up to rounding."""
     if self.unanswered:
       return False
     answers = _variance(self._totals, "answer")
@@ -105,7 +106,10 @@ class PixelNumbersOutcome(Outcome):
     totals = self._totals
     pixels = totals["pixels"]
     if not pixels:
-      raise ValueError("the evaluation split has no readable, known pixel.")
+      raise ValueError(
+        "the evaluation split has no readable, known pixel: evaluate on other "
+        "images."
+      )
     variance = _variance(totals, "target")
     mean_square = _or_worst(totals["squared"] / pixels, np.inf)
     errors = {

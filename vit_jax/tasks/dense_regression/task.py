@@ -151,6 +151,7 @@ class DenseRegressionTask(Task):
     return 1
 
   def adapted(self, model: Any) -> Any:
+    """The encoder with a head of one output for each patch, or part of it."""
     return segmenter(
       model, 1, task=self.name, **self.dense_regression.of_head()
     )

@@ -73,6 +73,7 @@ class LeJepaTask(UnlabelledTask):
   refuses = (*UNLABELLED, "eval_pictures", "distill.teacher")
 
   def adapted(self, model: Any) -> Projected:
+    """The encoder with a projector."""
     return with_projector(
       model,
       width=self.lejepa.projections,

@@ -30,7 +30,11 @@ _PARTS = {"colour": 1, "colour4x4": 4}  # Predictions along a patch's side.
 
 @dataclasses.dataclass(frozen=True)
 class Masking(TakesImages, Objective):
-  """The objective of masked patches, a `losses.Objective`."""
+  """The objective of masked patches, a `losses.Objective`.
+
+  Raises ValueError for the target "colour4x4" if a side of the patches is no
+  multiple of 4 pixels.
+  """
 
   # Share of the patches to corrupt, rounded to a number of patches.
   rate: float

@@ -84,6 +84,7 @@ class MaskedPatchesTask(UnlabelledTask):
   )
 
   def adapted(self, model: Any) -> Any:
+    """A model of the encoder that predicts masked patches."""
     masking = Masking(
       rate=self.masked.rate,
       target=self.masked.target,
@@ -168,6 +169,7 @@ class MaskedOutcome(SumsOutcome):
 
   @property
   def constant(self) -> bool:
+    """Whether one colour is predicted for patches of several true colours."""
     answered, true = (
       int((self.totals[key] > 0).sum()) for key in ("answered", "colours")
     )

@@ -77,7 +77,7 @@ class MultiLabelTask(ClassificationTask):
         "map",
         "mAP",
         by_example=True,
-        undefined="no label is known to be on one of these images, so evaluate "
+        undefined="none of these images is known to have a label, so evaluate "
         "on images that have some",
       ),
       Metric("auroc", "AUROC"),
@@ -140,7 +140,7 @@ class MultiLabelTask(ClassificationTask):
   def score_folds(
     self, folds: Sequence[FoldAnswers], count: int
   ) -> FoldScore | None:
-    """The mean average precision of the labels."""
+    """The mean average precision of the labels; see `FoldScore.of_answers`."""
 
     def score(answers: np.ndarray, labels: np.ndarray) -> float:
       precisions = of_each_label(average_precision, labels, answers)
@@ -169,7 +169,7 @@ class MultiLabelTask(ClassificationTask):
     return outputs_measure(self, model, stream, answers, MultiLabelOutcome)
 
   def calibration_facts(self, fitted: Calibration) -> dict[str, Any]:
-    """The temperatures, and the threshold that suits them."""
+    """The temperatures, and the threshold of the highest F1 with them."""
     logits = fitted.logits / np.array(fitted.temperature)
     score = probabilities("sigmoid", logits)
     known = ~np.isnan(fitted.labels)

@@ -90,6 +90,7 @@ def _make_batch_loss(
   def compare(
     u: Array, v: Array, log_scale: Array, bias: Array | None, groups: Array
   ) -> Array:
+    """The loss of each pair of a batch, (B,)."""
     losses, _ = objective.compare(Compared(u, v, log_scale, bias), groups)
     return losses
 

@@ -126,7 +126,7 @@ class PairsTask(Task):
     if pairs.image == pairs.text == "frozen":
       raise ValueError(
         "pairs.image='frozen' and pairs.text='frozen' leave nothing to train: "
-        "freeze one of them."
+        "freeze only one of them."
       )
     return super().configured(sections)
 

@@ -67,7 +67,10 @@ def segment(
     pixels += count(label, answer, num_classes)
   right, true, answered = pixels
   if not true.sum():
-    raise ValueError("no readable pixel of the evaluation split has a class.")
+    raise ValueError(
+      "no readable pixel of the evaluation split has a class: evaluate on "
+      "other images."
+    )
   union = true + answered - right
   iou = right / np.maximum(union, 1)
   return Segmentation(

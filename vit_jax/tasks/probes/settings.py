@@ -49,6 +49,7 @@ class FewShotSettings(Section):
     super().__post_init__()
     if self.data.tokens is not None:
       raise ValueError(
-        f"data.tokens={self.data.tokens}: images to probe are prepared as the "
-        "run's: set the run's own data.tokens, and leave this out."
+        f"data.tokens={self.data.tokens}: the images of a probe are prepared "
+        "like those of the run, so leave this out, and set the run's own "
+        "data.tokens."
       )

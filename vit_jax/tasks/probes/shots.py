@@ -79,8 +79,8 @@ def _too_few_groups(
   )
   return (
     f"few-shot: the {shots} shots of a class are of different groups "
-    f"(data.group_column) where it has as many; {classes}, so some of its "
-    "shots are of one group."
+    f"(data.group_column) if it has {shots} groups or more; {classes}, so some "
+    "shots share a group."
   )
 
 

@@ -143,7 +143,8 @@ def nearest_neighbours(
     skipped += int(row_info["skipped"].sum())
   if examples < k:
     raise ValueError(
-      f"neighbours={k} is more than the {examples:,} readable training images."
+      f"neighbours={k} is more than the {examples:,} readable training images: "
+      "set a lower number."
     )
   similarity, classes = jax.device_get(nearest)
   check_representations(similarity)

@@ -166,7 +166,7 @@ class RegressionTask(Task):
   def score_folds(
     self, folds: Sequence[FoldAnswers], count: int
   ) -> FoldScore | None:
-    """The mean R2 of the targets; it has no unit."""
+    """The mean R2 of the targets; see `FoldScore.of_answers`."""
 
     def score(answers: np.ndarray, labels: np.ndarray) -> float:
       return mean_of_known(r_squared(answers, labels))

@@ -125,6 +125,7 @@ class SegmentationTask(Task):
     return dataclasses.replace(self, classes=classes)
 
   def adapted(self, model: Any) -> Any:
+    """The encoder with a head of K logits for each patch, or part of it."""
     classes = self.classes or model.num_classes
     return segmenter(
       model, classes, task=self.name, **self.segmentation.of_head()
@@ -225,6 +226,7 @@ class SegmentationOutcome(Outcome):
 
   @property
   def constant(self) -> bool:
+    """Whether pixels of several classes are all answered as one class."""
     true, answered = (
       int(self._pixels[key].any(axis=0).sum()) for key in ("true", "answered")
     )
@@ -256,7 +258,10 @@ class SegmentationOutcome(Outcome):
     pixels = self._pixels
     total = int(pixels["true"].sum())
     if not total:
-      raise ValueError("no readable pixel of the evaluation split has a class.")
+      raise ValueError(
+        "no readable pixel of the evaluation split has a class: evaluate on "
+        "other images."
+      )
     return {
       "loss": float(self.gathered.arrays["loss"].mean(dtype=np.float64)),
       "mean_iou": float(np.nanmean(self.iou)),

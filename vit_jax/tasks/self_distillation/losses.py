@@ -97,6 +97,7 @@ def class_loss(
   Args:
     teacher: The teacher's probabilities for the two large crops.
     large, small: The student's logits for the large and the small crops.
+    temperature: Divides the student's logits.
   """
   n = 0 if small is None else small.shape[1]
   pairs = 2 + max(2 * n, 1)

@@ -183,7 +183,7 @@ class SelfDistillationSettings(Section):
     "Factor by which large crops are enlarged for the teacher of Gram "
     "anchoring, 2 in DINOv3; its features are then resized to the crops' "
     "patches.",
-    must=up_to(4, "the teacher's patches grow with its square", 1),
+    must=up_to(4, "the number of patches grows with its square", 1),
     needs="gram_weight",
   )
   gram_every: Duration = setting(

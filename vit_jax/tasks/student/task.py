@@ -132,6 +132,7 @@ class StudentTask(UnlabelledTask):
     return text
 
   def adapted(self, model: Any) -> Any:
+    """A model of the encoder that predicts the teacher's outputs."""
     return student(model, dict(self.widths))
 
   def objective(self, model: Any, preprocessing: Preprocessing) -> Imitation:
