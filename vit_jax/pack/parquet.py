@@ -123,7 +123,10 @@ class ParquetImages(Source):
       yield path, column.fill_null(0).to_numpy(), empty
 
   def _table(self, group: int) -> pa.Table:
-    """The rows of a row group, which stay in memory until another is read."""
+    """The rows of a row group, which stay in memory until another is read.
+
+    Raises ValueError if the group is damaged or too large.
+    """
     if self._table_read is None or self._group_read != group:
       path, number = self._groups[group]
       image, _ = self.columns

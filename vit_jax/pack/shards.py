@@ -78,7 +78,8 @@ class Encoding:
   def _decode(self, encoded: bytes) -> tuple[np.ndarray, bool]:
     """Decodes an image; also returns whether it has its full size.
 
-    A JPEG that is large enough is decoded at a half of its size or less.
+    A JPEG that is large enough is decoded at a half of its size or less. Raises
+    UnreadableImageError if the image cannot be decoded.
     """
     header = jpeg.read_header(encoded) if self.size else None
     if header and self.size:

@@ -119,7 +119,10 @@ def _has_ending(names: Sequence[str], ending: str) -> bool:
 
 
 def _parquet_files(folder: epath.Path, names: Sequence[str]) -> Files:
-  """The Parquet files of each split; {} if there are .tar files instead."""
+  """The Parquet files of each split; {} if there are .tar files instead.
+
+  Raises ValueError as `parquet_files` does.
+  """
   if _has_ending(names, ".tar") and not _has_ending(names, ".parquet"):
     return {}
   return parquet_files(folder, names)

@@ -12,8 +12,10 @@ from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.mask_folder import MASKS
 from vit_jax.data.reading.recognise import Recognised
 from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.reading.tables import cells_of
 from vit_jax.data.reading.targets import NUMBERS
+from vit_jax.data.settings import DataSettings
 
 JSON_ROW = '{{"file": "{}.png", "label": "cat;dog"}}\n'
 
@@ -96,6 +98,18 @@ def test_lists_in_json_are_several_labels(tmp_path):
   path = tmp_path / "l.jsonl"
   path.write_text(json.dumps({"file": "a.png", "labels": ["cat", "dog"]}))
   assert recognise.recognise_file(str(path)).labels == SEVERAL
+
+
+def test_a_broken_list_is_named_with_its_line_as_the_file_is_opened(tmp_path):
+  for name in ("a", "b"):
+    (tmp_path / f"{name}.png").write_bytes(GOOD)
+  path = tmp_path / "l.csv"
+  path.write_text('file,label\na.png,["cat"\nb.png,dog\n')
+  assert recognise.recognise_file(str(path)) == Recognised(SINGLE)
+  with pytest.raises(
+    ValueError, match="line 2 has label=.*, which begins like"
+  ):
+    open_splits(DataSettings(labels_file=str(path)))
 
 
 def test_a_bounded_number_of_rows_is_looked_at(tmp_path):

@@ -120,7 +120,9 @@ class TrainBatches(_Batches):
     """This host's rows of batch k, by array; see `spec`.
 
     An example is drawn, read, and made into the arrays of a row by the
-    transform's `row`, with random numbers of its own.
+    transform's `row`, with random numbers of its own. Raises
+    UnreadableImageError for images that are not skipped, and ValueError for
+    arrays that do not fit `spec`.
     """
     if isinstance(self.transform, Mixture):
       chosen = self.transform.of_batch(self.seed, k)
@@ -152,7 +154,8 @@ class TrainBatches(_Batches):
 
     `example` is the one at `index`, or the error that reading it raised.
     `make_rng` returns a generator at the start of this row's stream. A line on
-    each example that could not be read is added to `unreadable`.
+    each example that could not be read is added to `unreadable`. Raises
+    UnreadableImageError unless such examples are skipped, or after too many.
     """
     missed: list[str] = []
     arrays = self._try_transform(example, missed, make_rng())
@@ -212,7 +215,8 @@ class EvalBatches(_Batches):
     """This host's rows of batch k, by array; see `spec`.
 
     Rows beyond the source's end and those of unreadable images are 0, and so is
-    their mask; only `skipped` is true for an unreadable image.
+    their mask; only `skipped` is true for an unreadable image. Raises as
+    `TrainBatches.compute` does.
     """
     first = k % self.num_batches * self.batch_size
     stop = min(first + self.rows.stop, len(self.source))

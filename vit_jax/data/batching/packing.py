@@ -235,7 +235,10 @@ class PackedBatches(TrainBatches):
     return batch_spec(self.packing.spec(row), len(self.rows))
 
   def compute(self, k: int, out: Batch | None = None) -> Batch:
-    """This host's rows of batch k, by array; see `spec`. Padding is 0."""
+    """This host's rows of batch k, by array; see `spec`. Padding is 0.
+
+    Raises as `TrainBatches.compute` does.
+    """
     batch = allocate(self.spec) if out is None else out
     for name in batch.keys() - {"image"}:
       batch[name][:] = 0

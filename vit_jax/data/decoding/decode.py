@@ -229,7 +229,10 @@ def by_fours(
 
 
 def _of_own_bands(encoded: bytes, image_spec: ImageSpec) -> ImageSpec:
-  """The spec that takes the bands of a file as they are stored."""
+  """The spec that takes the bands of a file as they are stored.
+
+  Raises UnreadableImageError as `file_bands` does.
+  """
   from vit_jax.data.decoding.bands import file_bands
 
   count = len(file_bands(encoded, image_spec.channels).names)

@@ -300,7 +300,11 @@ def _sides(series: Any) -> dict[str, int]:
 
 
 def _open(encoded: bytes) -> Image.Image:
-  """Opens an image, and reads no more than its header."""
+  """Opens an image, and reads no more than its header.
+
+  Raises UnreadableImageError if it is HEIC and its library is not installed,
+  and Pillow's UnidentifiedImageError for an unknown format.
+  """
   formats = _PILLOW_FORMATS
   if encoded[4:8] == b"ftyp" and encoded[8:12] in _HEIF_BRANDS:
     _register_heif()
@@ -458,7 +462,8 @@ def _narrow(
 ) -> np.ndarray:
   """Scales samples to 8 bits, (H, W, channels), with alpha if it is kept.
 
-  Otherwise transparent pixels are blended with white.
+  Otherwise transparent pixels are blended with white. Raises
+  UnreadableImageError as `_eight_bits` does.
   """
   colours = samples[..., :3] if samples.ndim == 3 else samples
   mode = "L" if image_spec.grey else "RGB"

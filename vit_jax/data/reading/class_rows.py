@@ -71,6 +71,7 @@ def finder_of_places(
   index = {composed(name): k for k, name in enumerate(names)}
 
   def places(row: Row) -> list[int]:
+    """The places of a row's names; raises ValueError for one not in `names`."""
     read_names = read(row)
     for name in read_names:
       if composed(name) not in index:
@@ -145,6 +146,7 @@ def index_names(
   index = {name: k for k, name in enumerate(names)}
 
   def places(row: Row) -> list[int]:
+    """The places of a row's names; raises ValueError for one not in `names`."""
     for name in read(row):
       if name not in index:
         advice = ""

@@ -114,7 +114,10 @@ def hidden_with_images(folder: bytes) -> list[bytes]:
 
 
 def is_folder(entry: os.DirEntry) -> bool:
-  """Whether an entry is a folder or a link to one; a link to itself is not."""
+  """Whether an entry is a folder or a link to one; a link to itself is not.
+
+  Raises OSError if the entry cannot be looked at.
+  """
   try:
     return entry.is_dir()
   except OSError as error:

@@ -57,6 +57,7 @@ class ImageFiles(Source):
     return len(self._labels)
 
   def __getitem__(self, index: int) -> Example:
+    """The example at `index`; raises UnreadableImageError as `read_file`."""
     refuse_text(index)
     path = self._path(index)
     label = self._labels[index]

@@ -283,7 +283,8 @@ def open_split(
 ) -> ImageFolder:
   """Opens the split "train", "eval" or "test" of the folder `settings.root`.
 
-  A run opens all of its splits at once, by `open_folder`.
+  A run opens all of its splits at once, by `open_folder`. Raises ValueError as
+  `ImageFolder` does.
   """
   del labels  # Class folders give the index of a class for any kind of labels.
   return _open_images(settings, split)
@@ -295,7 +296,7 @@ def _open_images(
   whole: bool = False,
   known: Sequence[str] = (),
 ) -> ImageFolder:
-  """Opens an `ImageFolder` by the settings."""
+  """Opens an `ImageFolder` by the settings; raises ValueError as it does."""
   assert settings.root
   return ImageFolder(
     settings.root,
@@ -317,7 +318,7 @@ def open_whole(
 
   It is for a folder that is new to a run, which holds nothing out of it. If all
   of its classes are among `names`, those of the run's classes, it may lack
-  other classes of the run.
+  other classes of the run. Raises ValueError as `ImageFolder` does.
   """
   whole = _open_images(settings, "train", whole=True, known=names)
   has_splits = whole.layout.evaluation(settings.eval_split) is not None
@@ -331,7 +332,8 @@ def open_folder(
 ) -> dict[str, ImageFolder]:
   """Opens the splits of a run: "train", "eval" and, if there is one, "test".
 
-  A folder without splits is listed once.
+  A folder without splits is listed once. Raises ValueError as `ImageFolder`
+  does.
   """
   del labels  # As in `open_split`.
   train = _open_images(settings, "train", whole=True)

@@ -231,6 +231,10 @@ class _Files(ImageFiles):
     self._set_files(base, files, np.array(labels, np.int32))
 
   def __getitem__(self, index: int) -> Example:
+    """The example at `index`, with its bytes changed by `change`.
+
+    Raises UnreadableImageError if the image cannot be read or changed.
+    """
     example = super().__getitem__(index)
     if self._change is not None:
       try:

@@ -403,7 +403,8 @@ def _move_held_out(
 
   With `data.group_column` they are those of whole groups. Otherwise, with
   `encode`, which gives the classes of rows, they are a part of each class, and
-  without it a part of all rows. Returns the rule that chose them.
+  without it a part of all rows. Returns the rule that chose them. Raises
+  ValueError if the rule cannot hold out groups, as `Holdout.of_groups` does.
   """
   train = parts["train"]
   root = os.fsencode(settings.root or ".")

@@ -122,7 +122,7 @@ def _fail_empty(path: str) -> NoReturn:
 def column_names(path: str) -> list[str]:
   """The columns of a file, or the keys of its first row if it is JSON.
 
-  They are empty if the file has no rows.
+  They are empty if the file has no rows. Raises ValueError as `cells_of` does.
   """
   for row in cells_of(path):
     return [*row.by_column]

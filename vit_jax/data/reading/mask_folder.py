@@ -149,7 +149,11 @@ class SegmentationFolder(PairedFolder):
     return self.meaning.read(path)
 
   def _decide_meaning(self, classes: Classes | None) -> Meaning:
-    """Decides the meaning of masks by their contents, and adds lines on it."""
+    """Decides the meaning of masks by their contents, and adds lines on it.
+
+    Raises ValueError for a file that is not a mask, or for fewer than two
+    classes.
+    """
     masks = [mask for _, mask in self._pairs]
     if self._earlier:
       return mask_decision.earlier_meaning(masks, classes)
@@ -160,7 +164,10 @@ class SegmentationFolder(PairedFolder):
     return meaning
 
   def _read_classes(self) -> Classes | None:
-    """The classes that a file names; None without the file."""
+    """The classes that a file names; None without the file.
+
+    Raises ValueError as `read_classes` does.
+    """
     path = find_classes(self._root, self._earlier)
     if path is None:
       return None

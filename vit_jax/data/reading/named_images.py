@@ -133,7 +133,10 @@ def _files_of_table(path: str, root: str = "") -> Iterator[str]:
 
 
 def _files_of(path: str) -> Iterator[str]:
-  """Yields the image files that one name stands for; see `find_images`."""
+  """Yields the image files that one name stands for; see `find_images`.
+
+  Raises ValueError as `_files_of_table` does if the name is that of a table.
+  """
   if os.path.isdir(path):
     yield from _files_below(path)
   elif _is_table(path):

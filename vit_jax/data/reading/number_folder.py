@@ -150,7 +150,11 @@ class NumberFolder(PairedFolder):
     return self.reading.read(path)
 
   def _look(self, settings: DataSettings) -> None:
-    """Reads some files; sets how they are read, and lines on their values."""
+    """Reads some files; sets how they are read, and lines on their values.
+
+    Raises ValueError if `data.unknown` lists no numbers, a file does not have a
+    number for each pixel, or no number is known.
+    """
     inside = os.path.relpath(self.beside, self._root)
     self.reading, is_guess = _choose_reading(settings, inside)
     seen = _ValueFacts()
@@ -227,7 +231,10 @@ def _find_kind(settings: DataSettings) -> PairedFiles:
 def _choose_reading(
   settings: DataSettings, folder: bytes
 ) -> tuple[Reading, bool]:
-  """How files are read, and whether only the folder's name makes 0 unknown."""
+  """How files are read, and whether only the folder's name makes 0 unknown.
+
+  Raises ValueError if `data.unknown` does not list numbers.
+  """
   own = [word for word in words(folder) if word in NUMBER_FILES.words]
   name = own[0] if own else "target"
   scale = settings.target_scale or 1.0

@@ -146,7 +146,10 @@ def _recognise_column(name: str, rows: Rows) -> Recognised:
   values = [row.get(name) for row in rows]
   values = [value for value in values if not is_empty(value)]
   for value in values:
-    parts = cells.values_of(value, None)
+    try:
+      parts = cells.values_of(value, None)
+    except ValueError:  # Reading the row for the run names its line.
+      return Recognised(SINGLE)
     several = isinstance(parts, list)
     if isinstance(parts, str):
       several = any(mark in parts for mark in cells.BETWEEN)

@@ -165,7 +165,10 @@ def _plain(name: str) -> str:
 def _csv_cells(
   path: str, file: TextIO, chosen: str | None, is_there: Callable[[str], bool]
 ) -> Iterator[Cells]:
-  """Yields the rows of CSV after the first, which names the columns."""
+  """Yields the rows of CSV after the first, which names the columns.
+
+  Raises ValueError, which names the line, for a row that does not fit them.
+  """
   delimiter = _delimiter(file.readline())
   file.seek(0)
   names: list[str] = []
@@ -256,7 +259,11 @@ class _Records:
     self._key = 0  # The place of the column of the images' names.
 
   def __iter__(self) -> Iterator[list[str]]:
-    """Yields the cells of each row, the first of which names the columns."""
+    """Yields the cells of each row, the first of which names the columns.
+
+    Raises ValueError, which names the line, for a row that is not CSV or whose
+    quoted cell seems to take in further rows.
+    """
     reader = self._reader()
     while True:
       self._lines.taken.clear()
@@ -342,7 +349,10 @@ def _are_alike(file: str, other: str, is_row: bool) -> bool:
 
 
 def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
-  """Yields the rows of JSONL, or of JSON in one piece."""
+  """Yields the rows of JSONL, or of JSON in one piece.
+
+  Raises ValueError, which names the line, if the file is neither.
+  """
   first = next((line for line in file if line.strip()), "")
   file.seek(0)
   if path.lower().endswith(".json") or first.lstrip().startswith("["):
@@ -360,7 +370,10 @@ def _json_cells(path: str, file: TextIO) -> Iterator[Cells]:
 
 
 def _parse_whole(path: str, text: str) -> Any:
-  """The content of JSON in one piece; None if each line is a row."""
+  """The content of JSON in one piece; None if each line is a row.
+
+  Raises ValueError if it is too large, or not JSON.
+  """
   start = re.search(r"\S", text)
   if start is None:
     return None
@@ -390,7 +403,10 @@ def _parse_json(place: str, text: str) -> Any:
 
 
 def _cells_in(path: str, content: Any) -> Iterator[Cells]:
-  """Yields the rows of a list of objects, or of COCO's captions."""
+  """Yields the rows of a list of objects, or of COCO's captions.
+
+  Raises ValueError if `content` is neither.
+  """
   if isinstance(content, list):
     for number, row in enumerate(content, 1):
       if not isinstance(row, dict):

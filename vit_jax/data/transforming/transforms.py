@@ -265,7 +265,10 @@ class _ResizingTransform(ImageTransform):
   def pixels_and_places(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
-    """The pixels of an encoded image, and where they lie in it."""
+    """The pixels of an encoded image, and where they lie in it.
+
+    Raises UnreadableImageError if the image cannot be decoded.
+    """
     raise NotImplementedError
 
 
