@@ -142,7 +142,9 @@ def test_a_run_learns_from_them_resumes_and_answers(
   files = [f"{tiles}/val/light/{k}" for k in ("0.tif", "1.tif", "2.png")]
   printable.said_once.clear()
   assert loaded.predict(files[0])[0].label == "light"
-  said = "Some images lack bands of the model: the tokens of these are left out"
+  said = (
+    "Some images lack bands of the model: the tokens of these bands are left"
+  )
   assert said not in capsys.readouterr().err
   assert [one.label for one in loaded.predict(files)] == ["light"] * 3
   assert capsys.readouterr().err.count(said) == 1

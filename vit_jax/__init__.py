@@ -82,7 +82,7 @@ def _suggest(name: str) -> str:
 
   if hint := hints.hint_instead(name, "vit_jax"):
     return hint
-  verb = name.partition("_")[0]  # `load_model` is rather `load_pretrained`.
+  verb = name.partition("_")[0]  # `load_model` may mean `load_pretrained`.
   same_verb = [other for other in __all__ if other.startswith(f"{verb}_")]
   if name in COMMANDS and not same_verb:
     return f"; `vit_jax {name}` is for a shell; in a notebook, !vit_jax {name}."

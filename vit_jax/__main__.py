@@ -40,7 +40,7 @@ GROUPS = {
     "verify": "Replays steps of a run, and compares their digests.",
   },
   "More of a model": {
-    "fewshot": "Tells how good its features are for classes of yours.",
+    "fewshot": "Tells how good a model's features are for your classes.",
     "export": "Writes a program that runs without vit_jax: JAX or ONNX.",
   },
 }

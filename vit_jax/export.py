@@ -162,7 +162,7 @@ def _output_file(path: str, to: str | None) -> tuple[pathlib.Path, str]:
   if to not in (None, *TARGETS) or ending in _WEIGHTS:
     asked = ending if to is None else f"to={to!r}"
     raise ValueError(
-      f"{asked} is no format of an exported program; these are "
+      f"{asked} is no format of an exported program; the formats are "
       f"{' and '.join(TARGETS)}; for PyTorch's libraries, there is `vit_jax "
       "convert SOURCE out_dir --to hf` (or timm, or torchvision)."
     )

@@ -398,7 +398,7 @@ def _file_lines(
   top: int,
   outputs: int,
 ) -> "Lines":
-  """Formats predictions as rows of a CSV or JSON Lines file.
+  """Returns a function that formats predictions as rows of a CSV or JSONL file.
 
   `outputs` is the number of the model's outputs.
   """

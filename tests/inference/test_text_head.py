@@ -43,8 +43,8 @@ def test_logits_are_scaled_cosines(tmp_path, more):
   [
     ({"names": np.array(["a", "b"])}, r"<U1 \(2,\), embeddings \(3, 4"),
     ({"names": np.arange(3)}, r"names is int64 \(3,\)"),
-    ({"embeddings": np.zeros((3, 4))}, "no row may be zero"),
-    ({"embeddings": np.full((3, 4), np.nan)}, "zero or not finite"),
+    ({"embeddings": np.zeros((3, 4))}, "and not zero"),
+    ({"embeddings": np.full((3, 4), np.nan)}, "each row must be finite"),
     ({"embeddings": None}, "does not hold the arrays names .*: .*allow_pickle"),
   ],
 )

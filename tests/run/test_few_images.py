@@ -151,7 +151,9 @@ def test_going_on_fits_the_number_of_images(folder, monkeypatch):
     *("lora.rank", "optimizer.peak_lr", "ema_decay", "data.labels"),
     "batch_size",
   }
-  assert why.startswith(", which has 24 training images (with so few, LoRA")
+  assert why.startswith(
+    ", which has 24 training images (with so few images, LoRA"
+  )
   assert why.endswith("; k-NN measures the features by their classes),")
   chosen, why = few_images.continued(values | {"lora.rank": "0"})
   assert "LoRA" not in why and "optimizer.peak_lr" not in chosen

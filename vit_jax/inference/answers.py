@@ -20,7 +20,7 @@ def json_lines(
   """Returns a function that formats each prediction as a line of JSON."""
 
   def line(prediction: Prediction) -> str:
-    """An object with the image, and its error or its answer."""
+    """A JSON object with the image, and its error or its answer."""
     record: dict[str, object] = {"image": prediction.image}
     if prediction.error is not None:
       return json.dumps(record | {"error": prediction.error})
@@ -114,7 +114,7 @@ def csv_lines(
     return [*cells, *record.get("values", {}).items()]
 
   def rows(batch: list[Prediction]) -> list[str]:
-    """One text with the rows of a batch, and at first with the titles."""
+    """One text with the rows of a batch; the first begins with the titles."""
     # The column of errors is the last.
     for one in batch:
       if one.error is None:

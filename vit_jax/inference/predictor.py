@@ -41,7 +41,7 @@ from vit_jax.training.inputs import ImageInputs
 _SHOWN = 20  # Answers that the text of a list shows.
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
 _LACKS_BANDS = (
-  "Some images lack bands of the model: the tokens of these are left out."
+  "Some images lack bands of the model: the tokens of these bands are left out."
 )
 
 # Names of a batch's images, each with the reason it is unreadable, or None.
@@ -598,7 +598,7 @@ def _batches(
   preprocessing: Preprocessing,
   rows: int,
 ) -> Iterator[tuple[Names, Batch]]:
-  """Yields the names and the batch of `rows` images each.
+  """Yields the names and the arrays of the images, `rows` images at a time.
 
   Rows without an image, or with an unreadable one, are 0. A line says if any
   image lacks bands of the model.

@@ -117,7 +117,7 @@ def read_text_head(path: str) -> TextHead:
   ):
     raise ValueError(
       f"{path} does not hold {_HOLDS}: names is {names.dtype} {names.shape}, "
-      f"embeddings {embeddings.shape}, and no row may be zero or not finite."
+      f"embeddings {embeddings.shape}; each row must be finite, and not zero."
     )
   labels = tuple(printable(str(name)) for name in names)
   return TextHead(labels, embeddings, scale, bias)

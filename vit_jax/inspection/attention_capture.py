@@ -269,7 +269,7 @@ def _attention(model: BaseVit, images: Inputs, tree: Any) -> Attention:
 def _pool(model: BaseVit, tree: Any, N: int) -> np.ndarray:
   """The weights of all tokens in the pooling, (B, k, S); 0 for skipped ones.
 
-  N is the number of tokens after those before the patches.
+  N is the number of the patches' tokens.
   """
   A = _fetch(tree["map_head"])[:, :, 0]
   left_out = model.prefix + N - A.shape[2]
@@ -282,7 +282,10 @@ def _fetch(module: Any) -> np.ndarray:
 
 
 def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
-  """A of a block, (B, k, S, S); an axial block has two, zero off their axis.
+  """The attention weights of a block, each (B, k, S, S).
+
+  An axial block has two arrays of them, each zero off its axis. Other blocks
+  have one.
 
   Raises ValueError if the block shows no attention.
   """
@@ -307,7 +310,7 @@ def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
 def _shares(model: BaseVit, N: int) -> np.ndarray | None:
   """The share of each token in the output; None if attention decides it.
 
-  N is the number of tokens after those before the patches.
+  N is the number of the patches' tokens.
   """
   if model.pooling in ("map", "query"):
     return None

@@ -207,7 +207,7 @@ def calibration_figure(bins: Float[np.ndarray, "bins 3"]) -> Figure:
 def numbers_figure(
   name: str, true: Float[np.ndarray, " N"], predicted: Float[np.ndarray, " N"]
 ) -> Figure:
-  """Draws predictions of a number by their true values."""
+  """Draws the predictions of a number against the true values."""
   figure, axes = chart_of(*_SQUARE, f"true {name}", f"predicted {name}")
   ends = [true.min(), true.max()]
   axes.plot(ends, ends, color="0.6", linewidth=0.8, linestyle="--")

@@ -308,9 +308,10 @@ def _draw_all(
 
 
 def _together(key: str, of_images: list[Any]) -> Arrays:
-  """The arrays of all images as one, or if their shapes differ, one of each.
+  """The arrays of all images as one, by `key`.
 
-  The latter are called `key` and the number of the image, from 1.
+  If their shapes differ, there is an array for each image instead, by `key` and
+  the number of the image, from 1.
   """
   if len({np.shape(one) for one in of_images}) == 1:
     return {key: np.stack(of_images)}

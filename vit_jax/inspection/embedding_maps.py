@@ -152,7 +152,9 @@ def patch_colours(
 def check_vit(model: Model) -> Any:
   """Returns the model as it is; raises ValueError if it has no attention."""
   if not model.num_layers:
-    raise ValueError("a ResNet has neither attention nor positions to show.")
+    raise ValueError(
+      "a ResNet has neither attention nor positions to show: give a ViT."
+    )
   return model
 
 

@@ -75,7 +75,7 @@ def show_batch(
     ValueError: if there are no images in it, or the folder is no data set.
   """
   if count < 1:
-    raise ValueError(f"count={count}: at least one image is drawn.")
+    raise ValueError(f"count={count}: give the number of images, 1 or more.")
   if hasattr(batch, "origin"):  # What `load_pretrained` returns has no data.
     path_of_run(batch)
   if hasattr(batch, "shape") and hasattr(class_names, "shape"):

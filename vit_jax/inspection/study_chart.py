@@ -69,7 +69,7 @@ def study_figure(
   figure = figure_of(5.2, 4.8 if both else 3.2)
   ratios: Any = {"height_ratios": (3, 2)[: 1 + both]}
   panels = figure.subplots(1 + both, sharex=True, squeeze=False, **ratios)[:, 0]
-  drawn: dict[int, tuple[Any, str]] = {}  # A line of each look, for the legend.
+  drawn: dict[int, tuple[Any, str]] = {}  # A line for each entry of the legend.
   for axes, part in zip(panels, (ours, theirs), strict=False):
     for name, line in part.items():
       number = order.index(name)

@@ -118,8 +118,9 @@ class RunFacts:
   def curve(self, key: str) -> tuple[list[int], list[float]]:
     """Steps and values of a metric; both are empty if it was never written.
 
-    A value of training is a mean over the steps since the last value. One of
-    less than half as many steps as usual is averaged with the value before it.
+    A value of training is a mean over the steps since the last value. A mean
+    over less than half the usual number of steps is averaged with the value
+    before it.
     """
     points = {
       row["step"]: row[key] for row in self.rows if row.get(key) is not None

@@ -116,8 +116,8 @@ def _plain(value: Any) -> Any:
 def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   """The result in a sentence or two.
 
-  It is "" if a single run has no score, or of several runs less than two have a
-  score.
+  It is "" if a single run has no score, or if fewer than two of several runs
+  have a score.
   """
   if len(runs) == 1:
     (run,) = runs
@@ -206,7 +206,7 @@ def _evaluation_text(measured: Measured) -> str:
 
 
 def _better(run: RunFacts, measured: Measured) -> dict[str, str] | None:
-  """A text on the best checkpoint, and the command that reports on it.
+  """The `text` on the best checkpoint, and the `command` that reports on it.
 
   It is None if `measured` is the best checkpoint, or the best is not known.
   """

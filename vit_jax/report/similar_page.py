@@ -126,7 +126,7 @@ def _duplicates(result: Similar, least: float, spec: ImageSpec) -> Section:
 
 def _lone(result: Similar, spec: ImageSpec) -> Section:
   """The images that are like no other."""
-  rows = result.lone[:_LONE]
+  rows = result.loneliest_first[:_LONE]
   captions = (
     (row, f"{result.names[row]}, nearest {result.nearest.cosine[row, 0]:.3f}")
     for row in rows

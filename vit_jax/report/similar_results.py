@@ -84,8 +84,11 @@ class Similar:
     )
 
   @property
-  def lone(self) -> Int[np.ndarray, " N"]:
-    """All images, beginning with those farthest from their nearest one."""
+  def loneliest_first(self) -> Int[np.ndarray, " N"]:
+    """The places of all images in `files`, the loneliest image first.
+
+    It is the image whose nearest image is the farthest.
+    """
     return np.argsort(self.nearest.cosine[:, 0], kind="stable")
 
   def table(self, k: int) -> list[list[str]]:

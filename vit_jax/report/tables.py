@@ -115,7 +115,7 @@ def _results(run: RunFacts) -> dict[Column, Any]:
 def differences(
   names: list[str], runs: Sequence[RunFacts], *, mark: bool = True
 ) -> Table | None:
-  """The configuration keys that differ between the runs, or None.
+  """The configuration keys that differ between the runs; None if none do.
 
   The best score is marked only if `mark`.
   """
@@ -201,7 +201,7 @@ def evaluation(measured: Measured) -> list[Table]:
 
 
 def _numbers(rows: Sequence[Sequence[str]]) -> list[int]:
-  """The columns, except the first, that have no cell but numbers and dashes."""
+  """The columns, except the first, whose cells are all numbers or dashes."""
   number = re.compile(r"-?[\d,.]+%?|[-–]|nan|inf")
   columns = enumerate(zip(*rows, strict=True))
   return [n for n, cells in columns if n and all(map(number.fullmatch, cells))]

@@ -84,7 +84,7 @@ def _check_packing(settings: Settings) -> None:
       value, _ = changed(settings)[name]
       raise ValueError(
         f"{name}={value} is for images that share rows: set "
-        "data.images_per_row, or leave it out."
+        f"data.images_per_row, or leave {name} out."
       )
     return
   if row is not None and row < max(tokens, images):

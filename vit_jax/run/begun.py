@@ -31,9 +31,10 @@ _KEPT = (
 def as_begun(settings: Settings, saved: Mapping[str, Any]) -> Settings:
   """The settings of a resumed run: some keys keep the value that was saved.
 
-  A key keeps it if it is in `_KEPT` and None now, or if it has its default now
-  and had that of an older version in the run. An old `mesh.fsdp` that does not
-  divide the devices is not kept. `saved` is the run's description.
+  A key keeps its saved value if it is in `_KEPT` and None now, or if it has its
+  default now and had that of an older version in the run. An old `mesh.fsdp`
+  that does not divide the devices is not kept. `saved` is the description of
+  the run.
   """
   old, before, default, now = (
     flat(to_dict(s))
@@ -85,7 +86,7 @@ def with_lower_batch(settings: Settings, mesh: Mesh, train: Source) -> Settings:
 
 
 def absolute_places(settings: Settings) -> dict[str, str]:
-  """The paths in `settings.data` by field, absolute unless addresses."""
+  """The paths in `settings.data` by field: absolute, except for addresses."""
   places = {}
   for key in ("root", "dir", "data_dir", "labels_file", "eval_labels_file"):
     if path := getattr(settings.data, key):

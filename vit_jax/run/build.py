@@ -334,7 +334,8 @@ def _check_repeats(settings: Settings) -> None:
   if repeats > size:
     raise ValueError(
       f"train_transform.repeats={repeats} is more than batch_size={size}: a "
-      "batch would show copies of a single image."
+      "batch would show copies of a single image. Raise batch_size or lower "
+      "the repeats."
     )
 
 

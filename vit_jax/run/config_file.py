@@ -37,7 +37,7 @@ Each has the name of weights to start from.
 
 
 def shipped_configs() -> dict[str, pathlib.Path]:
-  """The files that come with the package, by name; those of studies as well.
+  """The configuration files of the package, studies included, by name.
 
   They are in `vit_jax/configs`, or in `configs` beside it in a clone.
   """

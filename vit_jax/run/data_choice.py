@@ -139,7 +139,7 @@ def _for_classes(
 
 
 def _task(found: "Recognised") -> str:
-  """The name of the task of `data.task` that learns such labels, or ""."""
+  """The name of the task that learns the labels found; "" if there is none."""
   names = (name for name in LABELLED_TASKS if labels_of(name) == found.labels)
   return next(names, "")
 
@@ -220,4 +220,5 @@ def _tables(folder: str) -> list[str]:
 
 
 def _command(data: str, *words: str) -> str:
+  """The command `vit_jax train DATA` with further words, for a shell."""
   return shlex.join(["vit_jax", "train", data, *words])

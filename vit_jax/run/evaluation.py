@@ -64,7 +64,8 @@ class RunEvaluation:
   def __post_init__(self):
     """Makes the functions that measure the split, the probes and pictures.
 
-    Raises ValueError if the settings ask for something that is not there.
+    Raises ValueError if the data or the installed libraries do not allow the
+    probes or the pictures that the settings ask for.
     """
     mesh, preprocessing = self.stream.mesh, self.stream.preprocessing
     measure = self.task.measure(self.model, self.stream)

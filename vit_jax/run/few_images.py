@@ -25,7 +25,7 @@ if TYPE_CHECKING:
   from vit_jax.data.reading.sources import Splits
 
 FEW = 1_000  # Fewer training images count as few; VTAB-1k's tasks have 1,000.
-ENOUGH = 10_000  # From here on, training a new encoder may be tried.
+ENOUGH = 10_000  # From this many images on, a new encoder may be trained.
 # Beginnings of keys that do not go with a start from a linear probe.
 _NO_PROBE = (
   "lora.",
@@ -234,7 +234,8 @@ def choices_of_count(
   rate = {"optimizer.peak_lr": f"{_LORA_RATE * settings.optimizer.peak_lr:.3g}"}
   if count < FEW and "lora.rank" not in values:
     keys = {"lora.rank": "8", **rate}
-    choices.append((keys, "with so few, LoRA is trained, not all weights"))
+    why = "with so few images, LoRA is trained, not all weights"
+    choices.append((keys, why))
   elif count < FEW and values["lora.rank"] != "0":
     choices.append((rate, "LoRA takes a higher rate"))
   size = _batch(settings.batch_size, count)
@@ -255,10 +256,9 @@ def choices_of_count(
 
 
 def _values_of_begun_run(config: ConfigDict, workdir: str) -> dict[str, str]:
-  """The values of a begun run, for the keys in `_FITTED`, that `config` lacks.
+  """The keys in `_FITTED` whose values in a begun run differ from `config`'s.
 
-  These are the values that differ from those of `config`; {} if no run has
-  begun.
+  They have the values of the run. The result is {} if no run has begun.
   """
   from vit_jax.workdir.checkpoint import begun_config
 

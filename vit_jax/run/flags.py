@@ -169,7 +169,8 @@ def flags_of_data(
 
   Raises:
     ValueError: if the flag that DATA stands for is given as well, or DATA is
-      neither data nor a configuration. Also as `data_choice.suited` raises it.
+      neither data nor a configuration. Also where `data_choice.suited` raises
+      it.
   """
   flag, text = _kind(data)
   if flag in flag_names:

@@ -156,7 +156,7 @@ class FinishedRun:
 
   @property
   def history(self) -> History:
-    """The rows of `metrics.jsonl` in its folder, each with its `step`.
+    """The rows of `metrics.jsonl` in the run's folder, each with its `step`.
 
     `pandas.DataFrame(run.history)` makes a table of them, and
     `run.history["loss"]` is the list of one metric. Raises OSError if the file
@@ -333,7 +333,7 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
   A name of several words that is no key, such as `weight_decay`, may be the
   last part of a key, if no other key ends with it. Raises ValueError for an
-  unknown key, and one that is given by two names.
+  unknown key, and for a key that is given by two names.
   """
   keys = all_keys(Settings)
   values = {}

@@ -42,6 +42,7 @@ class Metrics(dict[str, Any]):
   """Metrics by their keys; `metrics["accuracy"]` is that of "eval/top1"."""
 
   def __missing__(self, name: str) -> Any:
+    """The metric of another name; raises KeyError as `key_of` does."""
     return self[key_of(name, self, Split.EVAL.key(""))]
 
 
@@ -58,6 +59,7 @@ class History(list[dict[str, Any]]):
     return self
 
   def _keys(self) -> list[str]:
+    """The keys of all rows, each once."""
     return [*dict.fromkeys(key for row in self for key in row)]
 
   def __getattr__(self, name: str) -> Any:

@@ -192,7 +192,7 @@ class Plan:
 
   @property
   def score(self) -> Score:
-    """The score of a checkpoint, that of a probe if features may get worse."""
+    """The score that ranks checkpoints: a probe's if features may get worse."""
     probe = self.evaluation.probe if self.may_spoil_features else None
     return probe or self.task.scores.score
 
@@ -249,7 +249,8 @@ class Plan:
   def step_shapes(self) -> list[tuple[Any, ...]]:
     """The shapes and shardings of the arguments of `jitted_step`.
 
-    There is a tuple for each shape that a batch may have, as in `by_share`.
+    There is a tuple for each shape that a batch may have, in the order in which
+    `by_share` gives them.
     """
     rows = sharding.batch_sharding(self.mesh)
     batches = [
@@ -544,7 +545,7 @@ def _check_length(settings: Settings, train: Source) -> None:
   if not settings.total.in_steps(settings.batch_size, len(train)):
     raise ValueError(
       "total_steps, total_epochs or total_examples is missing or 0: set one of "
-      "them, as by --epochs=20."
+      "them, such as --epochs=20."
     )
 
 

@@ -493,7 +493,7 @@ def check_is_here(data: DataSettings) -> None:
     raise ValueError(
       f"the run's images were in {place}, which is not a folder here: "
       "--root=DIR (root= in Python) takes them from where they are now, with "
-      f"the same ones held out{f'; {hint}' if hint else '.'}"
+      f"the same images held out{f'; {hint}' if hint else '.'}"
     )
   for file in filter(None, (data.labels_file, data.eval_labels_file)):
     try:

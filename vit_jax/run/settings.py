@@ -276,8 +276,8 @@ class _Leading(Section):
   )
   early_stop_evaluations: int = setting(
     0,
-    "Stop after this many evaluations without a better top-1, or score of the "
-    "task; 0 never stops.",
+    "Stop after this many evaluations without a better score, such as top-1; 0 "
+    "never stops.",
     must=NOT_NEGATIVE,
     needs="eval_every",
   )

@@ -259,7 +259,7 @@ def _count_trained(plan: Plan) -> int:
   frozen = plan.task.is_frozen
   trained = {path: x for path, x in params.items() if not frozen(path)}
   if not plan.settings.lora.rank:
-    is_trained = _is_trained(plan, params)
+    is_trained = _trained_filter(plan, params)
     trained = {path: x for path, x in trained.items() if is_trained(path)}
   return sum(x.size for x in trained.values())
 
@@ -488,7 +488,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   stored: dict[str, Any] = flatten_dict(plan.param_shapes, sep="/")
   sizes = {path: shape.size for path, shape in stored.items()}
   alone = [path for path in sizes if "/" not in path]
-  trained = _is_trained(plan, stored)
+  trained = _trained_filter(plan, stored)
   rows = []
   for path in (*alone, *calls):
     paths_below = [p for p in sizes if within(p, path)]
@@ -501,7 +501,9 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   return rows
 
 
-def _is_trained(plan: Plan, shapes: Mapping[str, Any]) -> Callable[[str], bool]:
+def _trained_filter(
+  plan: Plan, shapes: Mapping[str, Any]
+) -> Callable[[str], bool]:
   """A function that tells whether the parameter at a path is trained.
 
   `shapes` has the shapes of all parameters by path.

@@ -343,9 +343,9 @@ class TrainLoop:
 
   @contextlib.contextmanager
   def _time_apart(self, kind: str) -> Iterator[None]:
-    """Writes the digests; then counts the time inside for a kind of work.
+    """Counts the time inside for a kind of work, and not for the steps.
 
-    That time does not count for the steps.
+    Writes the digests before the work.
     """
     out, watchdog = self.outputs, self.watchdog
     with out.meter.paused(), watchdog.paused(), out.spent.on(kind):

@@ -92,7 +92,7 @@ def merge(
 
   Raises:
     ValueError: if there are too few runs or too many, they do not fit together,
-      one or the average is not finite, or `out` is not empty.
+      a run or the average is not finite, or `out` is not empty.
     OSError: if the checkpoint cannot be written.
   """
   if walk and (len(runs) != 2 or greedy):

@@ -115,7 +115,7 @@ def _verify(
 
 
 def _check_replayable(checkpoints: Checkpoints, has_digests: bool) -> None:
-  """Raises ValueError for a run that has no steps, or no digest of any."""
+  """Raises ValueError for a run that has no steps, or no digests of them."""
   newest = checkpoints.newest_description()
   runs = newest[1].get("merged") if newest else None
   if runs is not None:

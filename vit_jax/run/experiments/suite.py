@@ -171,7 +171,7 @@ class _Scorer:
     )
 
     def answers(batch: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
-      """The likeliest classes, the labels, and which rows count or are bad."""
+      """The likeliest classes, the labels, which rows count, which are bad."""
       best = self._best(self._params, batch["image"], among)
       return best, batch["label"], batch["mask"] > 0, batch["skipped"]
 
