@@ -184,7 +184,7 @@ def test_a_folder_that_does_not_fit_is_refused_in_a_line(
     ({"text_arch": "modern"}, "text_arch='modern': that text tower is not"),
     ({"pool_type": "first"}, "pool_type='first' is unknown; choose one of arg"),
     ({"tokenizer_kwargs": {"strip_sep_token": True}}, "says strip_sep_token="),
-    (None, "open_clip_config.json is not beside it, which tells how its text"),
+    (None, "open_clip_config.json, which tells how the text tower works, is"),
   ],
 )
 def test_a_tower_of_open_clip_that_is_not_ours_is_refused(

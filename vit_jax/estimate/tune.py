@@ -165,8 +165,8 @@ def search(
   """Searches for the fastest choice.
 
   It measures the first of `begin`, and the others until one fits. From the
-  fastest of them, it goes to a faster neighbour as long as there is one. It
-  measures `most` choices at most.
+  fastest of them, it goes to a neighbour that takes less time by more than the
+  share `GAIN`, as long as there is one. It measures `most` choices at most.
 
   Returns:
     The fastest choice, or None if none could be measured, and the rows of all

@@ -198,7 +198,10 @@ class Msa(nn.Module):
     return y if scale is None else y * scale.astype(y.dtype)[None, None]
 
   def _needs_A(self, train: bool) -> bool:
-    """Whether A has to be an array, as it is dropped, sown or perturbed."""
+    """Whether A has to be an array.
+
+    It has to in `init`, and if it is dropped, sown or perturbed.
+    """
     return (
       (train and self.config.attention_dropout_rate > 0)
       or self.is_initializing()

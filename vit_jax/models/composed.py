@@ -154,7 +154,7 @@ def with_resized_positions(
 
   The positions of other crops are resized from that grid: the encoder's own
   `position_grid`, or else `grid`, the patches of a large crop. An encoder
-  without such a field is returned as it is, and its `place` is given the grid.
+  without such a field is returned as it is: give the grid to its `place`.
   """
   grid = encoder.position_grid or grid
   if encoder.resizes_positions:

@@ -125,6 +125,7 @@ class ExtendedMsa(Msa):
     return self.config.branch_bias
 
   def _compares_places(self, R: Offsets) -> bool:
+    """Whether the logit of a query depends on the place of its token."""
     return self.rope is not None or super()._compares_places(R)
 
   def _logits(
@@ -383,4 +384,5 @@ class ExtendedBlock(nn.Module):
 
 
 def _identity(z: TokenValues) -> TokenValues:
+  """Returns z."""
   return z

@@ -253,6 +253,7 @@ class ExtendedVit(BaseVit, BlockFields):
 
   @property
   def reads_normed(self) -> bool:
+    """Whether `pool` reads the first of the normed tokens, or their mean."""
     other = self.distilled or self.norm_pooled or self.pooled_tokens != (0,)
     return super().reads_normed and not other
 

@@ -86,6 +86,7 @@ class AttentionMask(struct.PyTreeNode):
 
   @property
   def _by_key(self) -> bool:
+    """Whether the mask may hide a key from all queries of a row."""
     return self.counts is not None or self.lengths is not None
 
   def keys(self, S: int) -> Bool[Array, "B S"] | None:

@@ -352,9 +352,10 @@ def normalize(
 def unit(
   x: Float[Array, "*axes"], axis: int = -1, least: float = 1e-12
 ) -> Float[Array, "*axes"]:
-  """Vectors scaled to length 1, in float32; `least` divides any shorter ones.
+  """Vectors scaled to length 1, in float32.
 
-  A vector of zeros stays zero, and its gradient is finite.
+  A vector shorter than `least` is divided by it instead: a vector of zeros
+  stays zero, and its gradient is finite.
   """
   x = x.astype(jnp.float32)
   squared = jnp.sum(x**2, axis=axis, keepdims=True)

@@ -241,5 +241,6 @@ class Projection(nn.Module):
     return kernel, self._prepare(self.bias, scale, self.bias_axes)
 
   def _prepare(self, x: Any, scale: ArrayLike, axes: Axes) -> Array:
+    """The kernel or the bias x, scaled, cast and gathered."""
     x = x * jnp.broadcast_to(scale, x.shape).astype(x.dtype)
     return lay_out(x.astype(self.dtype), axes)

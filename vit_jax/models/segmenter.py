@@ -119,6 +119,7 @@ class DptSegmenter(Segmenter):
 
   @property
   def norms_outputs(self) -> bool:
+    """Whether the head reads the layers after the final norm."""
     return not self.as_dinov2
 
   def __call__(

@@ -125,6 +125,7 @@ class TextTower(Model):
 
   @property
   def prefix(self) -> int:
+    """Number of tokens before the text's own, which is 0."""
     return 0
 
   def parts(self) -> tuple[Part, ...]:

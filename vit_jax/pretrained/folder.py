@@ -209,9 +209,9 @@ def _why_no_pickles(folder: pathlib.Path, pickles: list[pathlib.Path]) -> str:
     )
   return (
     f"{folder} has its weights only as {len(pickles)} pickles ({name} and "
-    "others), which can run code when they are loaded: open it once with the "
-    "library that wrote it and save it as safetensors, as save_pretrained of "
-    "transformers does, and give that folder."
+    "others), which can run code when they are loaded: open the folder once "
+    "with the library that wrote it and save the model as safetensors, as "
+    "save_pretrained of transformers does, and give the new folder."
   )
 
 

@@ -84,8 +84,8 @@ def _names_of_parts(source: str) -> list[str]:
   """At most three of our names with most parts of a name, in any order.
 
   "openai/clip-vit-base-patch32" and "hf_b32_clip" have the parts b32 and clip.
-  Each of our names shares at least two parts, or the only one, and one of the
-  shared parts is a word, such as clip.
+  A result shares at least two parts with `source`, or its only one, and one of
+  the shared parts is a word, such as clip.
   """
   wanted = _parts(source)
   shared = {name: wanted & _parts(name) for name in KNOWN}

@@ -177,10 +177,10 @@ class Opened:
 
   @property
   def _labels(self) -> Labels:
-    """The kind of labels that its outputs stand for.
+    """The kind of labels that the model's outputs stand for.
 
-    They are classes if it has no outputs, or its task is a user's own class
-    that was not given.
+    They are classes if the model has no outputs, or its task is a user's own
+    class that was not given.
     """
     try:
       return self.task.labels if self.num_classes else SINGLE

@@ -129,13 +129,13 @@ class LoadedText:
   ) -> TextHead:
     """A classifier of images by the names of classes.
 
-    The representation of a class is the mean of those of its name in each
-    template, all scaled to length 1, as CLIP has it (arXiv:2103.00020, Sec.
-    3.1.4).
+    The representation of a class is the mean of those of its texts, which are
+    its name put into each template. They are scaled to length 1 before the
+    mean, and so is the mean, as CLIP has it (arXiv:2103.00020, Sec. 3.1.4).
 
     Equal arguments give the same object, so that the step that classifies
-    images is compiled once. Raises ValueError if there is no name, or a
-    template has no {} for it.
+    images is compiled once. Raises ValueError if there is no name or no
+    template, or a template has no {} for the name.
     """
     return self._head_of(tuple(names), tuple(templates))
 

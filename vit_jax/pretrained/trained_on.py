@@ -33,8 +33,8 @@ def overlap_of_answers(
   for up to 10,000 training images, files elsewhere that have the bytes of one
   of them. If no file can be of either kind, nothing is opened. The line is ""
   if the count is 0. With more than 100,000 images, in the run's folder or to be
-  answered, nothing is counted, and the line says for images in the run's folder
-  that it was trained on this folder.
+  answered, nothing is counted: if any to be answered is in the run's folder,
+  the line then says that the run was trained on this folder.
 
   Args:
     description: The description of a `Loaded`; None for published weights.
@@ -51,11 +51,12 @@ def digits_advice(
 ) -> str:
   """A line on how pictures have to look for a run on the data set `digits`.
 
-  The line is "" for other runs. All 1,797 digits have a black background, and
-  their borders are at most 28 % bright on average. The pixels of a digit that
-  are brighter than 25 % touch two opposite edges of its picture. A picture
-  whose border is brighter than 50 %, or whose digit is neither as high nor as
-  wide as the picture, does not look like these.
+  Only the first 100 pictures are read. The line is "" for other runs, and if no
+  picture can be read. All 1,797 digits have a black background, and their
+  borders are at most 28 % bright on average. The pixels of a digit that are
+  brighter than 25 % touch two opposite edges of its picture. A picture whose
+  border is brighter than 50 %, or whose digit is neither as high nor as wide as
+  the picture, does not look like these.
 
   Args:
     description: As in `overlap_of_answers`.
@@ -215,6 +216,7 @@ def _count_copies(paths: Iterable[str], of: Iterable[str]) -> int:
 
 
 def _digest(path: str) -> bytes:
+  """The SHA-256 of a file."""
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").digest()
 

@@ -95,7 +95,11 @@ def as_trained(loaded: Loaded, grid: Grid, path: pathlib.Path) -> Loaded:
 
 
 def _with_depth_head(loaded: Loaded, grid: Grid, files: Files) -> Loaded:
-  """The encoder of a `DPTForDepthEstimation`, and its head."""
+  """The encoder of a `DPTForDepthEstimation`, and its head.
+
+  Raises ValueError if the head cannot be expressed here, or its arrays are not
+  those that the configuration describes.
+  """
   settings = hf_dpt.settings(files.config, loaded.model.num_layers)
   task = DenseRegressionTask(dense_regression=settings)
   model = task.adapted(loaded.model)

@@ -125,7 +125,7 @@ def refit(vit: Any, new: Any, params: Params) -> Params:
 def _refit_layer_scale(vit: Any, new: Any, params: Params) -> None:
   """Adds LayerScale's factors as ones, or multiplies them into the weights.
 
-  `params` are changed in place.
+  `params` are changed in place, if only one of the two models has the factors.
   """
   before = getattr(vit, "layer_scale", None)
   after = getattr(new, "layer_scale", None)

@@ -189,7 +189,7 @@ def _copies(name: str) -> int:
 
 
 def shapes(stored: Shapes) -> dict[str, tuple[int, ...]]:
-  """The shapes of the arrays of `Converted`, by those in the file."""
+  """The shapes of the arrays of `Converted`, from those in the file."""
   found = {**stored}
   for name, shape in stored.items():
     if not name.startswith(_TRANSPOSED):

@@ -40,7 +40,7 @@ def saved_name(name: str) -> str:
 def saved_names(names: Iterable[str]) -> dict[str, str]:
   """The name that `save_pretrained` gives -> the name in a file.
 
-  Release 5.23 leaves out the base before the layers of some models (MSN).
+  transformers 5.23 leaves out the base before the layers of some models (MSN).
   The two names of an InternViT's array are always the same.
   """
   names = [*names]

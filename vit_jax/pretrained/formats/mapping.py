@@ -86,6 +86,7 @@ class Rule:
 
   @property
   def _has_first_row_apart(self) -> bool:
+    """Whether the first row of the array is a parameter by itself."""
     return _APART in self.pattern
 
   def _rearrange(

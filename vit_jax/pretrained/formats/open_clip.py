@@ -109,8 +109,8 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
   text_section = section("text_config", config.get("text_config"))
   if NAME not in text_section:
     raise ValueError(
-      f"{CONFIG} is not beside it, which tells how its text tower works: get "
-      "it from where the weights came from."
+      f"{CONFIG}, which tells how the text tower works, is not beside it: get "
+      "that file from where the weights came from."
     )
   model = text_section[NAME]
   text = section("text_cfg", model.get("text_cfg"))

@@ -184,9 +184,9 @@ def resizing(
 ) -> tuple[Mapping[str, Any], list[str]]:
   """A preprocessor's configuration by which all pictures get one size.
 
-  If the file, that of a model for any size, leaves pictures their own size or
-  shape, they are resized to `size`, and the second result has a line on that.
-  Otherwise the configuration is unchanged, and the second result is empty.
+  The file is that of a model for any size. If it leaves pictures their own size
+  or shape, they are resized to `size`, and the second result has a line on
+  that. Otherwise the configuration is unchanged, and the second result empty.
   """
   size_setting = config.get("size")
   shortest = isinstance(size_setting, dict) and "height" not in size_setting

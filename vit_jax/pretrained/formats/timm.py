@@ -141,7 +141,8 @@ def _extended_fields(
 ) -> dict[str, Any]:
   """The fields of a model that the paper's `Vit` cannot express.
 
-  Raises ValueError if nothing tells whether norms follow the branches.
+  Raises ValueError if nothing tells whether norms follow the branches, or a
+  value of the arguments is not supported.
   """
   if eva is None:
     _check_place_of_norms(shapes, config)
@@ -455,8 +456,9 @@ def _projections_with_bias(shapes: Shapes) -> str:
 def rules(vit: Any, shapes: Shapes | None = None) -> list[Rule]:
   """The rules for all arrays of a checkpoint to read, or of one to write.
 
-  There is one for each row of the table whose parameters the model has. `vit`
-  is the model that `infer` describes.
+  There is one for each row of the table whose parameters the model has, and for
+  each of the parts that a layer has in parallel. `vit` is the model that
+  `infer` describes.
   """
   fc = "fc_" if getattr(vit, "norm_pooled", False) else ""
   all_rules = [

@@ -185,7 +185,7 @@ def norm(
 
 
 def _norm_kind(shapes: Shapes, name: str) -> str:
-  """Whether a norm is RMSNorm, which has no bias, or a layer norm."""
+  """The kind of a norm: "rms" for an RMSNorm, which has no bias, or "layer"."""
   biased = f"{name}.bias" in shapes or f"{name}.weight" not in shapes
   return "layer" if biased else "rms"
 

@@ -193,7 +193,7 @@ def arguments_of(vit: Any) -> tuple[str, dict[str, Any]]:
 def _may_be_pe(shapes: Shapes) -> bool:
   """Whether the arrays may be those of a Perception Encoder.
 
-  Their names are those of a CLIP's arrays, which has a last norm and no
+  A CLIP's arrays have the same names, but a CLIP has a last norm and no
   attention pooling. A Perception Encoder has the pooling, or no last norm.
   """
   has_last_norm = {"norm.weight", "fc_norm.weight"} & shapes.keys()

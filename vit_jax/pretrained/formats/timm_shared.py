@@ -363,7 +363,10 @@ def pictures_json(vit: BaseVit, preprocessing: Preprocessing) -> dict[str, Any]:
 
 
 def _share(preprocessing: Preprocessing) -> float:
-  """`crop_pct`, from which timm computes the side before the crop, floored."""
+  """The share of the resized side that is cut out, `crop_pct`.
+
+  timm resizes to side / crop_pct, rounded down.
+  """
   if preprocessing.crop.crop == "resize":
     return 1.0
   side = preprocessing.image_size[0]
