@@ -1,7 +1,7 @@
 """The arrays of a batch: their names, shapes and types.
 
-A transform says what one example becomes, and a source what its labels are.
-Everything that allocates, sends or compiles for a batch takes it from there.
+A transform says which arrays one example becomes, and a source what its labels
+are. All code that allocates, sends or compiles for a batch asks these two.
 """
 
 import dataclasses

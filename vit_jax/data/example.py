@@ -222,8 +222,8 @@ class ImageSpec:
       if they are 1 or 3.
     adds_alpha: Whether 2 or 4 channels get an alpha of 255 from a picture that
       has none; otherwise such a picture is refused.
-    some_bands: Whether a file may have other bands than `channels`; then its
-      own are taken, in their number.
+    some_bands: Whether a file may have more or fewer bands than `channels`;
+      then all bands of the file are taken.
   """
 
   channels: int = 3

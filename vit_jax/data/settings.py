@@ -236,8 +236,8 @@ class DataSettings(Section):
   bands: str | None = setting(
     None,
     "Names of the bands of the files in their order, separated by commas, such "
-    "as 'blue,green,red,nir': the images have as many channels, and red, green "
-    "and blue keep the weights of a checkpoint of RGB.",
+    "as 'blue,green,red,nir': the images have a channel for each, and red, "
+    "green and blue keep the weights of a checkpoint of RGB.",
   )
 
   @property
@@ -429,7 +429,8 @@ class TrainTransformSettings(Section):
   )
   colour_jitter: float = setting(
     0.0,
-    "Largest change of brightness, contrast and saturation; 0 is off.",
+    "Largest change of brightness, contrast and saturation, as a share of "
+    "each; 0 is off.",
     must=_SHARE,
   )
   erase: float = setting(

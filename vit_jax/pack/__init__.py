@@ -1,1 +1,1 @@
-"""Packs images from wherever they lie into shards that a pod reads quickly."""
+"""Packs images of any kind of source into shards that a pod reads quickly."""

@@ -142,7 +142,8 @@ class _CaptionPlaces(Captions):
       if before.values[1:] != row.values[1:]:
         fail(
           row.place,
-          f"puts {row.file!r} into another class than {before.place} does",
+          f"puts {row.file!r} into another class than {before.place} does: an "
+          "image has one",
         )
     texts = [dataclasses.replace(r, values=r.values[:1]) for r in rows]
     placed = []

@@ -2,7 +2,7 @@
 
 A repeated command uses them to skip finished shards. A power cut or a failing
 disk may have damaged any file of the folder, so every file is checked: each
-note has the plan's digest and its own.
+note has the plan's digest and a digest of itself.
 """
 
 import concurrent.futures
@@ -157,8 +157,8 @@ def rule_in_plan(rule: Holdout | None) -> dict[str, Any]:
 def keys_of_held_out(out: str, by: str | None = None) -> dict[str, Any]:
   """The keys of `DataSettings` that choose the images to hold out.
 
-  They are those of a packing in `out`, unless `by` names another rule. A plan
-  without a rule goes by rank, as those of earlier versions do.
+  They are those of a packing in `out`, unless `by` names another rule. In a
+  plan without a rule, as earlier versions wrote it, the rule is "rank".
   """
   plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
   if plan is None:
@@ -176,9 +176,9 @@ def is_begun(out: str) -> bool:
 
 
 def is_lossless(out: str) -> bool:
-  """Whether lossless images are stored as PNG: as in a packing begun in `out`.
+  """Whether the packing in `out` stores lossless images as PNG.
 
-  A new packing stores them so. Earlier versions stored them as JPEG.
+  A new packing does. One that an earlier version began stores them as JPEG.
   """
   plan = _read_object(epath.Path(out).expanduser() / _FOLDER / _PLAN)
   return plan is None or plan.get("lossless") is True
@@ -205,7 +205,10 @@ def settle_plan(
     publish(io.BytesIO(json.dumps(plan).encode()), path)
     return None
   if _FOLDER not in _names(folder):
-    raise ValueError(f"{folder} is not empty, and holds no unfinished packing.")
+    raise ValueError(
+      f"{folder} is not empty, and holds no unfinished packing: choose another "
+      "folder."
+    )
   notes = map(read, sorted((folder / _FOLDER).glob("*-*.json")))
   plans = {note.plan for note in notes if note and note.plan}
   strange = {name for name in _names(folder) if "array_record" in name}

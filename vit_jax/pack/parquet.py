@@ -43,7 +43,10 @@ class ParquetImages(Source):
     for path in files:
       schema, metadata = _read_footer(path)
       if columns[0] not in schema.names:
-        raise ValueError(f"{path} has no column {columns[0]!r}.")
+        raise ValueError(
+          f"{path} has no column {columns[0]!r}, which another file has: give "
+          "the columns of images one name."
+        )
       for group in range(metadata.num_row_groups):
         self._groups.append((path, group))
         blocks.append(metadata.row_group(group).num_rows)

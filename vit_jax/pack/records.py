@@ -147,7 +147,10 @@ class Records(Source):
     return {"image": image, "label": listing.label[index], "id": name, **texts}
 
   def _texts(self, file: IO[bytes], index: int) -> dict[str, list[str]]:
-    """The captions of an image, as `captions`, from the archive it is in."""
+    """A dictionary of `captions`, the captions of an image in an open archive.
+
+    Raises ValueError as `captions_in` does.
+    """
     start, size, is_json = self._listing.texts[3 * index : 3 * index + 3]
     file.seek(start)
     ending = "json" if is_json else "txt"

@@ -85,7 +85,8 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
     names = _lines(labels) if labels else number_names(most, seen, str(folder))
   if len(names) <= most:
     raise ValueError(
-      f"{labels} has {len(names)} names, and there is an image of class {most}."
+      f"{labels} has {len(names)} names, and there is an image of class "
+      f"{most}: give a name for each class from 0 on."
     )
   captions = (min(counts), max(counts)) if has_captions else None
   return {
@@ -372,7 +373,7 @@ def _open_validation(
   if len(wordnet_ids) != len(members):
     raise ValueError(
       f"{labels} has {len(wordnet_ids)} lines, and {_VAL} {len(members)} "
-      "images."
+      "images: give a line for each image."
     )
   for member, wordnet in zip(members, wordnet_ids, strict=True):
     if wordnet not in numbers:

@@ -56,7 +56,10 @@ def pack(
   processes = workers or os.cpu_count() or 1
   name = name or re.sub(r"\W+", "_", folder.name.lower()).strip("_")
   if not re.fullmatch(r"[a-z]\w*", name):
-    raise ValueError(f"--name={name!r} must be letters, digits and _.")
+    raise ValueError(
+      f"--name={name!r} must be letters, digits and _, and begin with a letter "
+      "in lower case."
+    )
   for source in splits.values():
     check_names(source.class_names)
   counts, plan = _plan(splits, encoding, name, seed, shard_bytes)
@@ -279,7 +282,7 @@ def _one_based_lines(
 
 
 def _count_words(source: Source, classes: np.ndarray) -> str:
-  """How many images there are, in all and of a class, and how many captions.
+  """How many images there are, in all and in a class, and how many captions.
 
   `classes` has the number of images of each class.
   """

@@ -41,7 +41,7 @@ UNREADABLE = "unreadable"
 """
 
 MAX_LISTED = 1 << 21  # Examples; the list of their order then takes 8 MB.
-_CHUNK = 256  # Examples held in memory as encoded files at a time.
+_CHUNK = 256  # Encoded files that are held in memory at a time.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +284,7 @@ def _part_of_order(
   if num_examples <= MAX_LISTED:
     order = _order(num_examples, seed, epoch)
     return order[places.start : places.stop].tolist()
-  # Imported only here, as few data sets are so large.
+  # The module is imported only here, as few data sets are so large.
   from vit_jax.data.batching.shuffle import shuffle_indices
 
   # The seed is mixed with the epoch so that seed 0's second epoch is not seed

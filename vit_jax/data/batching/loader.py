@@ -27,20 +27,20 @@ from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 if TYPE_CHECKING:
   from vit_jax.data.batching.packing import Packing
 
-_SMALL_IMAGE = 64 * 64  # Pixels; processes for smaller ones do not pay off.
+_SMALL_IMAGE = 64 * 64  # Pixels; for such images processes do not pay off.
 _MOST_WORKERS = 16
 
 
 class EvalPasses(contextlib.AbstractContextManager):
   """Batches of a split, to iterate over as often as needed, a pass each time.
 
-  The workers start with `start` or the first pass, stay for the next ones, and
-  stop at `close` or the end of a `with` block; a pass that was left early makes
-  the next one start them anew. The length is the number of batches in a pass,
-  and is equal on all hosts. A batch holds the arrays of the transform, such as
-  `image` uint8 (b, H, W, C); `label`, int32 (b,) or what the source's labels
-  are; `mask` float32 (b,), 1 for an example and 0 for padding and skipped
-  images; and `skipped` bool (b,), true for an unreadable image.
+  The workers start with `start` or the first pass, stay for the next passes,
+  and stop at `close` or the end of a `with` block; after a pass that was left
+  early, the next pass starts new workers. The length is the number of batches
+  in a pass, and is equal on all hosts. A batch holds the arrays of the
+  transform, such as `image` uint8 (b, H, W, C); `label`, int32 (b,) or what the
+  source's labels are; `mask` float32 (b,), 1 for an example and 0 for padding
+  and skipped images; and `skipped` bool (b,), true for an unreadable image.
   `unreadable` has the unreadable images of all passes, as
   `BatchIterator.unreadable`.
   """
@@ -211,7 +211,7 @@ class Loader:
       seed=seed,
       repeats=repeats,
     )
-    # Workers come up while the model is compiled.
+    # The workers start up while the model is compiled.
     return _start_workers(
       endless, first=first_batch, num_workers=self.num_workers
     )
@@ -229,7 +229,9 @@ class Loader:
     """
     rows = self._rows(batch_size)
     if len(source) == 0:
-      raise ValueError(f"{source.name} has no examples to evaluate on.")
+      raise ValueError(
+        f"{source.name} has no examples to evaluate on: choose another split."
+      )
     passes = batches.EvalBatches(
       source=source,
       transform=as_transform(transform, source, train=False),

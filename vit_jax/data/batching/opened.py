@@ -44,7 +44,7 @@ class OpenData(NamedTuple):
   if not TYPE_CHECKING:  # A type checker knows the names above alone.
 
     def __getitem__(self, index: int) -> Any:
-      """One of the two; raises TypeError for the name of a split or array."""
+      """The split (0) or the batches (1); raises TypeError for a text."""
       if isinstance(index, str):
         raise TypeError(
           f"open_data returns a pair, which has no {index!r}: split, batches = "
@@ -56,7 +56,7 @@ class OpenData(NamedTuple):
       return tuple.__getitem__(self, index)
 
     def __getattr__(self, name: str) -> Any:
-      """The answer to a name of another library.
+      """An attribute by the name that another library has for it.
 
       Raises AttributeError for other names, with a hint at what may be meant.
       """
@@ -133,7 +133,7 @@ class OpenedSplit(contextlib.AbstractContextManager):
     split = SPLITS[name]
     if split not in self._splits:
       is_like_this = (split == "train") == (self.split == "train")
-      # The transform of "train" does not fit the other splits, nor theirs it.
+      # Training and evaluation have transforms of different types.
       other = {} if is_like_this else {"transform": None}
       self._splits[split] = self.again(split=split, **other)
     return self._splits[split]
@@ -158,7 +158,7 @@ class OpenedSplit(contextlib.AbstractContextManager):
   if not TYPE_CHECKING:  # A type checker knows the names above alone.
 
     def __getattr__(self, name: str) -> Any:
-      """The answer to a name of another library.
+      """An attribute by the name that another library has for it.
 
       Raises AttributeError for other names, with a hint at what may be meant.
       """

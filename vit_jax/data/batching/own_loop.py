@@ -41,7 +41,7 @@ Split = Literal["train", "eval", "test"]
 Data = DataSettings | str | os.PathLike[str]
 
 
-_SIDE, _BATCH = 224, 32  # The images and batches that `open_data` assumes.
+_SIDE, _BATCH = 224, 32  # The sizes that `open_data` assumes.
 _SMALL = 64  # Longest side of images that keep their size by default.
 _LOOKED_AT = 8  # Images whose size is looked at.
 _SAME_NAMES = hints.ours_by_other_names(
@@ -294,7 +294,7 @@ def _split_and_data(*given: Any) -> tuple[Split | None, DataSettings]:
   if first is None or (_is_split(second) and not _is_split(first)):
     first, second = second, first
   if second is None and not _is_split(first):
-    first, second = second, first  # The data alone.
+    first, second = second, first  # Only the data were given.
   if second is None:
     raise ValueError(
       "data is missing: give a folder of images after the split, as in "

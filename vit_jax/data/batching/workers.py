@@ -38,7 +38,7 @@ from vit_jax.runtime import hints
 
 _CONTEXT = multiprocessing.get_context("spawn")
 _SLOTS = 2  # Batches that wait for the consumer while one is being computed.
-LONGEST_WAIT = 86_400.0  # Seconds for a batch.
+LONGEST_WAIT = 86_400.0  # Longest wait for a batch, in seconds.
 _KILL_WAIT = 10  # Longest wait, in seconds, for a process that was killed.
 # Options of glibc's mallopt(3): keep up to 1 GiB of free memory, take blocks of
 # up to 32 MiB from the heap, and have one heap for all threads.
@@ -185,7 +185,7 @@ class _Process:
 
   def _start(self) -> None:
     """Starts the process, in which both signals are blocked; sets `close`."""
-    # Otherwise `start` does this, and then unblocks both signals.
+    # Otherwise `start` would start the tracker, and then unblock both signals.
     resource_tracker.ensure_running()
     # The new process inherits what this thread blocks.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

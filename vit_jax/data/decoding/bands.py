@@ -8,11 +8,11 @@ from typing import NamedTuple
 from vit_jax.data.decoding import png
 from vit_jax.data.decoding.pillow import TIFF_STARTS, as_unreadable, open_tiff
 
-_GDAL_METADATA = 42_112  # The tag of TIFF that GDAL has for its own facts.
+_GDAL_METADATA = 42_112  # GDAL's tag of TIFF for its own metadata.
 _PHOTOMETRIC, _IS_RGB = 262, 2
 _ITEM = re.compile(r"<Item\b([^<>]*)>([^<>]*)</Item>")
 _SAMPLE = re.compile(r'\bsample="(\d{1,4})"')
-_RGBA = b"\x06"  # The type of colours with alpha in the header of a PNG file.
+_RGBA = b"\x06"  # The colour type of RGBA in the header of a PNG file.
 
 
 class FileBands(NamedTuple):

@@ -1,7 +1,7 @@
 """Decodes image files to pixels of 8 bits, RGB unless told otherwise.
 
-A transform calls it: in training the crop is drawn first, from the header, and
-only that box is decoded.
+Transforms call these functions: in training the crop is drawn first, from the
+size in the header, and only that box is decoded.
 
 Whatever the file holds, RGB is as a person would see it on a white page. Grey
 levels are repeated, palettes looked up, CMYK is converted, 16-bit samples keep
@@ -255,7 +255,10 @@ def _with_alpha(opaque: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _bitmap_pixels(encoded: bytes, image_spec: ImageSpec) -> np.ndarray | None:
-  """The pixels of a file that `bitmap.encode` wrote, blue first; else None."""
+  """The pixels of a file that `bitmap.encode` wrote, blue first.
+
+  Returns None for other files, and for other than 3 channels.
+  """
   return bitmap.read(encoded) if image_spec.channels == 3 else None
 
 

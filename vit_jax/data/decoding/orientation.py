@@ -39,7 +39,7 @@ def of_exif(exif: bytes) -> int | None:
   with contextlib.suppress(KeyError, struct.error):
     return _read_orientation(exif.removeprefix(_EXIF))
   parsed = Image.Exif()
-  try:  # Pillow may still make sense of it.
+  try:  # Pillow may still make sense of the data.
     parsed.load(exif)
     value = parsed.get(_ORIENTATION)
     return None if value is None else int(value)

@@ -360,9 +360,10 @@ def _wide_samples(
 ) -> np.ndarray | None:
   """Samples that are no unsigned bytes, (H, W), (H, W, 3) or (H, W, 4).
 
-  It is None if Pillow's own pixels are enough: those of an image of unsigned
-  bytes, or the high bytes of a colour image, without a window or a transparent
-  colour. Raises UnreadableImageError if samples of 16 bits cannot be read.
+  The result is None if Pillow's own pixels are enough: those of an image of
+  unsigned bytes, or the high bytes of a colour image, without a window or a
+  transparent colour. Raises UnreadableImageError if samples of 16 bits cannot
+  be read.
   """
   tags = getattr(image, "tag_v2", {})  # Only TIFF files have them.
   formats = {*tags.get(_SAMPLE_FORMAT, (_UNSIGNED,))}

@@ -130,7 +130,7 @@ def held_out(
   fill both sides, it is back on its own side. A single file is not chosen.
 
   By "rank", as in earlier versions, the files of the lowest CRC-32 are chosen,
-  as many as are nearest to the fraction; some change sides as files are added.
+  in the number nearest to the fraction; some change sides as files are added.
 
   Args:
     files: Names, relative to one folder.

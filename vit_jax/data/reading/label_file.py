@@ -229,7 +229,10 @@ def _eval_rows(
   if columns != other_columns:
     theirs = ", ".join(other_columns)
     ours = ", ".join(columns)
-    fail(other, f"has labels in {theirs}, and {path} in {ours}")
+    fail(
+      other,
+      f"has labels in {theirs}, and {path} in {ours}: name the columns alike",
+    )
   for row in (*rows, *other_rows):
     if row.split:
       problem = (

@@ -91,7 +91,7 @@ class Lookup:
     return lines
 
   def nearest(self, name: bytes) -> bytes | None:
-    """The path of the file that a name not found most likely means, or None.
+    """The path of the file that a missing name most likely means, or None.
 
     The file has this name in another folder, or a similar one in the same
     folder.
@@ -155,7 +155,7 @@ class Lookup:
     return None if match is None else os.path.join(found, match)
 
   def _elsewhere(self, name: bytes) -> Iterator[bytes]:
-    """Yields paths of files of the same name in other folders nearby."""
+    """Yields the paths that a file of this name would have in other folders."""
     parts = name.split(b"/")
     for start in range(1, len(parts)):
       yield b"/".join(parts[start:])

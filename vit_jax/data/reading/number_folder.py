@@ -379,5 +379,8 @@ def why_numbers(root: bytes) -> str:
     if values.dtype.kind == "f":
       return f"whose files have floats, such as {text(file)}"
     if len(np.unique(values)) > _MOST_CLASSES:
-      return f"whose files have more values than classes, such as {text(file)}"
+      return (
+        f"whose files have more than {_MOST_CLASSES} different values, such as "
+        f"{text(file)}"
+      )
   return ""

@@ -113,7 +113,8 @@ def _no_labels(
 ) -> str:
   """The message that no column of `there` has labels of the run's `names`.
 
-  It lacks its first words, the file. `chosen` is the run's data.label_columns.
+  The message lacks its subject, the file. `chosen` is the run's
+  data.label_columns.
   """
   expected = chosen or as_text(names)
   if not chosen and (labels.are_classes or labels.may_be_several):

@@ -139,9 +139,9 @@ def _recognise_chosen(
 def _recognise_column(name: str, rows: Rows) -> Recognised:
   """Recognises one column: several labels in a cell, numbers, or classes.
 
-  Numbers are targets if some have fractions, or if a file of fewer than 1,000
-  rows has at least 10 different ones, and more than half as many as rows.
-  Otherwise they are classes. Empty cells say nothing.
+  Numbers are targets if some have fractions. They also are if a file of fewer
+  than 1,000 rows has at least 10 different numbers, and on average fewer than
+  two rows for each. Otherwise they are classes. Empty cells say nothing.
   """
   values = [row.get(name) for row in rows]
   values = [value for value in values if not is_empty(value)]

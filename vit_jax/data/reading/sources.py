@@ -121,7 +121,7 @@ def _open_folder(settings: DataSettings, labels: Labels) -> Splits:
   """Opens the splits of a folder of images, which is listed only once."""
   reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
-  if opened["eval"].split == "test":  # It is no second split to report on.
+  if opened["eval"].split == "test":  # The same split is not reported on twice.
     del opened["test"]
   train = opened["train"]
   return Splits(
@@ -358,7 +358,7 @@ class Digits(Source):
 
 
 def _part(text: str, order: dict[str, np.ndarray]) -> np.ndarray:
-  """The indices of "train", "train[:90%]" or "train[100:]".
+  """The indices of a split or a part, as "train[:90%]" or "train[100:]".
 
   An invalid text gives an empty array. `order` has the indices of each split.
   """

@@ -88,7 +88,8 @@ def cells_of(
     is_there: Whether there is an image of a name, where a row is in doubt.
 
   Raises:
-    ValueError: if the file is not of such a form. The message names the line.
+    ValueError: if the file is in none of these formats, or a row has a mistake.
+      The message names the line.
   """
   is_json = path.lower().endswith((".jsonl", ".json"))
   newline = "\n" if is_json else ""
@@ -249,7 +250,7 @@ class _Records:
     chosen: str | None,
     is_there: Callable[[str], bool],
   ):
-    """`chosen` is the `file_column` of `cells_of`, and `is_there` the same."""
+    """`chosen` and `is_there` are `cells_of`'s `file_column` and `is_there`."""
     self._path = path
     self._lines = lines
     self._delimiter = delimiter

@@ -260,7 +260,7 @@ def _palette_lines(found: Census, meaning: Meaning) -> list[str]:
   if others := kinds - meaning.by_colour:
     lines.append(
       f"the numbers of masks are read, and not the colours of {CLASSES}, which "
-      f"they do not have ({', '.join(sorted(others))})."
+      f"these masks do not have ({', '.join(sorted(others))})."
     )
   if found.palettes_differ and "palette" not in meaning.by_colour:
     one, other = map(text, found.palettes_differ)

@@ -147,7 +147,7 @@ class Meaning:
       if code < 0:
         return (
           f"{text(path)} has a transparent colour {place}, which is not a "
-          "class."
+          "class: save it without transparency."
         )
       colour = ", ".join(str(code >> bits & 255) for bits in (16, 8, 0))
       return (

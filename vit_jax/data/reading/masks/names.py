@@ -1,4 +1,4 @@
-"""Tells by their names which folders hold images, masks or boxes."""
+"""Tells by the names of folders which of them hold images, masks or boxes."""
 
 import itertools
 import os
@@ -194,7 +194,10 @@ def _places_by_split(
     elif split == "test" and not earlier:
       lines.append(_left_out_line(folder, kind))
     else:
-      raise ValueError(f"{text(masks)!r} has no folder {text(name)!r}.")
+      raise ValueError(
+        f"{text(masks)!r} has no folder {text(name)!r}: add it, with the "
+        f"{kind.plural} of the images of that split."
+      )
   if [*found] == ["train"] and not earlier:  # A part of its images is held out.
     found = {"": found["train"]}
   return found, lines

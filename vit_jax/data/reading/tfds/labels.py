@@ -1,6 +1,6 @@
 """Labels of TFDS data sets: the usual ones, and others as VTAB has them.
 
-The rules for the others are those of VTAB-1k (arXiv:1910.04867), in its code:
+The rules for the others are those in the code of VTAB-1k (arXiv:1910.04867):
 https://github.com/google-research/task_adaptation, task_adaptation/data.
 """
 
