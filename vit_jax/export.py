@@ -252,7 +252,7 @@ def _onnx(
   facts: dict[str, str],
   class_names: Sequence[str],
 ) -> _Program:
-  """The model as an ONNX file, which holds the facts."""
+  """The model as an ONNX file, whose metadata are `facts`."""
   from vit_jax.inference.onnx.export import export_onnx
 
   width = (
@@ -335,6 +335,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> None:
+  """Exports CHECKPOINT to OUT_FILE; raises as `export_checkpoint` does."""
   options = command.values("to", "platforms", "param_dtype", "tower")
   export_checkpoint(*arguments, **options, **command.overrides())
 

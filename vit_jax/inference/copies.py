@@ -116,7 +116,10 @@ def _orientations(one: Thumbnail, other: Thumbnail) -> Iterator[Pair]:
 def _parts(
   one: Thumbnail, other: Thumbnail, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[Pair]:
-  """Pairs of each thumbnail, also mirrored, resized as a part of the other."""
+  """Pairs of each thumbnail, resized to `sizes`, and the other as the whole.
+
+  The resized thumbnail is also mirrored.
+  """
   for part, whole in ((one, other), (other, one)):
     for view in (part, np.ascontiguousarray(part[:, ::-1])):
       for size in sizes:

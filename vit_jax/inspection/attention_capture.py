@@ -282,11 +282,9 @@ def _fetch(module: Any) -> np.ndarray:
 
 
 def _layers(block: Any, grid: tuple[int, int]) -> list[np.ndarray]:
-  """The attention weights of a block, each (B, k, S, S).
+  """A list of a block's attention weights, arrays (B, k, S, S).
 
-  An axial block has two arrays of them, each zero off its axis. Other blocks
-  have one.
-
+  An axial block has two, each zero off its axis, and any other block has one.
   Raises ValueError if the block shows no attention.
   """
   if "msa" in block:

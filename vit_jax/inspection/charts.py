@@ -218,7 +218,7 @@ def numbers_figure(
 def precision_figure(
   precision: Float[np.ndarray, " n"], recall: Float[np.ndarray, " n"]
 ) -> Figure:
-  """Draws precision by recall."""
+  """Draws precision against recall."""
   figure, axes = chart_of(*_SQUARE, "recall", "precision")
   axes.plot(recall, precision, color="black", linewidth=0.8)
   _show_percentages(axes)

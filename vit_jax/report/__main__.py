@@ -22,6 +22,7 @@ def define_flags() -> None:
 
 
 def main(arguments: list[str]) -> int:
+  """Writes a report on the runs; returns the exit code."""
   # Imported here because data workers import this module and need no models.
   from vit_jax.report.write import report_files
 

@@ -128,7 +128,7 @@ def _for_classes(
 ) -> tuple[dict[str, str], str]:
   """The keys for a folder of classes, or a file of labels, and why.
 
-  They are those of a run from scratch, or with weights those of fine-tuning.
+  Without weights they are for a run from scratch, with weights for fine-tuning.
   """
   if "pretrained" not in values:
     return {"config": FOR_CLASSES}, ""

@@ -331,9 +331,12 @@ def _source_of(loaded: Loaded) -> str:
 def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
   """Settings by their dotted keys.
 
-  A name of several words that is no key, such as `weight_decay`, may be the
-  last part of a key, if no other key ends with it. Raises ValueError for an
-  unknown key, and for a key that is given by two names.
+  A name may be the command's short form, or another library's. A name of
+  several words that is no key, such as `weight_decay`, may be the last part of
+  a key, if no other key ends with it. A bool for a name in `_SWITCHES` becomes
+  a value of the key there, and a text for a section sets its key in
+  `_NAMED_BY`. Raises ValueError for an unknown key, and for a key that is given
+  by two names.
   """
   keys = all_keys(Settings)
   values = {}

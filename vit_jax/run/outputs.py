@@ -187,7 +187,7 @@ def jit_digest(plan: Plan) -> Callable:
 
 
 def _digest_on_host(trees: Any, batch: Any, step: Any) -> tuple[Any, Any]:
-  """As `description.digest_of`, computed by NumPy."""
+  """Returns `step`, and the digest of the trees and the batch by NumPy."""
   return step, descriptions.digest(trees, batch, descriptions.checksum_on_host)
 
 
