@@ -89,7 +89,8 @@ def _config(vit: Any, _: Any) -> dict[str, Any]:
   """
   if vit.representation_size is not None:
     raise ValueError(
-      "it has no class for a projected image tower without a text tower."
+      "transformers has no class for a projected image tower without a text "
+      "tower."
     )
   return dict(
     model_type="aimv2_vision_model",

@@ -566,8 +566,8 @@ def represent(
 ) -> Float[Array, "B *M R"]:
   """The representation of normalised images, below the head's last layer.
 
-  The head's parameters are not used, and may be absent. With `pre_logits=False`
-  it is y of Eq. 4, even if the model has a representation layer.
+  The head's parameters are not used, and may be absent. The result is y of
+  Eq. 4 if the model has no representation layer, or with `pre_logits=False`.
   """
   if model.representation_size is not None and not pre_logits:
     model = model.clone(representation_size=None)

@@ -62,7 +62,7 @@ class Known:
     model: The variant as the paper writes it, such as B/16 or R50+B/16.
     image_size: Height and width of the images it was last trained on.
     trained_on: The data sets in the order of training, and the recipe.
-    parameters: Number of the encoder's parameters, without head and
+    parameters: Number of the encoder's parameters, without its head and
       representation layer.
     timm: timm's name of the same weights; "" if it has none. For Google's
       models, timm reads the same file.

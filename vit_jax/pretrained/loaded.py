@@ -112,8 +112,8 @@ class Loaded(Answering):
 
     If images keep their proportions, the result is a list with the maps of each
     image, (k, h, w). A map has a value for each patch: the class token's
-    attention to it, or, in a model without class token, the mean attention of
-    all tokens to it.
+    attention to it, or, in a model without a class token, the mean attention
+    of all tokens to it.
 
     Args:
       images: As in `predict`; they should be few.

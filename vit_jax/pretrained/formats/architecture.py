@@ -101,7 +101,10 @@ def need(shapes: Shapes, name: str, ndim: int) -> tuple[int, ...]:
 
 
 def length(shapes: Shapes, name: str, default: T) -> int | T:
-  """The length of a one-dimensional array, or the default if it is missing."""
+  """The length of a one-dimensional array, or the default if it is missing.
+
+  Raises ValueError if the array has other axes, or is empty.
+  """
   return need(shapes, name, 1)[0] if name in shapes else default
 
 

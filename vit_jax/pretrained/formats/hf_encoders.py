@@ -177,7 +177,10 @@ def _width_and_patch(
 
 
 def _pictures(family: Transformers, config: Config) -> Preprocessing:
-  """The family's preprocessing, and for C-RADIO that of its configuration."""
+  """The family's preprocessing, and for C-RADIO that of its configuration.
+
+  Raises ValueError for a value that is not supported.
+  """
   mean, std = family.mean, family.std
   if not family.normalizes:
     return Preprocessing(None, mean=mean, std=std)
@@ -240,7 +243,10 @@ def _family_of_type(
 def _activation(
   family: Transformers, config: Config, gated: bool
 ) -> dict[str, str]:
-  """The fields that tell the activation of the MLPs, or of their gates."""
+  """The fields that tell the activation of the MLPs, or of their gates.
+
+  Raises ValueError for an activation that is not supported.
+  """
   default = family.defaults.get("hidden_act", "gelu")
   name = config.get("hidden_act", default)
   if gated and not family.gated_by_act:

@@ -93,7 +93,10 @@ def has_positions(stored: np.ndarray, model: Autoencoder) -> bool:
 
 
 def objective(config: Config) -> AutoencoderSettings:
-  """The settings of a configuration's loss, with transformers' defaults."""
+  """The settings of a configuration's loss, with transformers' defaults.
+
+  Raises ValueError if a setting is of a wrong type or out of bounds.
+  """
   rate = config.get("mask_ratio", 0.75)
   norm_pixels = config.get("norm_pix_loss", False)
   return AutoencoderSettings(

@@ -62,7 +62,10 @@ def read(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _act(model: Mapping[str, Any], tower: Mapping[str, Any]) -> dict[str, Any]:
-  """The activation and the epsilon of a tower of open_clip's own."""
+  """The activation and the epsilon of a tower of open_clip's own.
+
+  Raises ValueError for a setting of a wrong type.
+  """
   norm = section("norm_kwargs", tower.get("norm_kwargs"))
   act = section("act_kwargs", tower.get("act_kwargs"))
   quick = checked("quick_gelu", bool, model.get("quick_gelu", False))
@@ -76,7 +79,10 @@ def _act(model: Mapping[str, Any], tower: Mapping[str, Any]) -> dict[str, Any]:
 def _vision(
   model: Mapping[str, Any], vision: Mapping[str, Any]
 ) -> dict[str, Any]:
-  """The configuration of an image tower of open_clip's own."""
+  """The configuration of an image tower of open_clip's own.
+
+  Raises ValueError for a value that is not supported.
+  """
   _check(vision, _IMAGES, "image tower")
   width = checked("width", int, vision.get("width", 768), COUNT)
   head = checked("head_width", int, vision.get("head_width", 64), COUNT)

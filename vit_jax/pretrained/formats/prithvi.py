@@ -110,7 +110,10 @@ def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
 
 
 def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
-  """The rules for all arrays of a checkpoint to read."""
+  """The rules for all arrays of a checkpoint to read.
+
+  Raises ValueError if the positions are missing or have other axes.
+  """
   shapes = shapes or {}
   stored = need(shapes, _POSITIONS, 3)[1]
   sizes = axis_sizes(vit)

@@ -280,7 +280,10 @@ def _as_clip(
 
 
 def _sides(name: str, value: Any) -> Sides:
-  """Height and width, given as a number, a pair or by their names."""
+  """Height and width, given as a number, a pair or by their names.
+
+  Raises ValueError if they are no whole numbers that `checks.SIDES` allows.
+  """
   if isinstance(value, dict):
     value = [value.get("height"), value.get("width")]
   return checked(name, Sides, value, checks.SIDES)
@@ -311,6 +314,7 @@ def _normalization(
 
   The library computes (x f - m) / s of levels x, with f the rescale factor,
   which is (x / 255 - m / (255 f)) / (s / (255 f)).
+  Raises ValueError for a value that is not supported.
   """
   mean: PerChannel = (0.0, 0.0, 0.0)
   std: PerChannel = (1.0, 1.0, 1.0)

@@ -102,7 +102,11 @@ class TextLayout:
 
 
 def _sizes(table: Table, local: Shapes, config: Config) -> dict[str, Any]:
-  """The sizes of a tower and its activation, as fields of `TextTower`."""
+  """The sizes of a tower and its activation, as fields of `TextTower`.
+
+  Raises ValueError for a value that is not supported, or if an array that shows
+  a size is missing.
+  """
   names = {row.ours[0]: row.theirs for row in table.rows("base")}
   V, D = need(local, names["E"], 2)
   layers = table.stacks[0]
@@ -133,5 +137,8 @@ def _sizes(table: Table, local: Shapes, config: Config) -> dict[str, Any]:
 
 
 def width(shapes: Shapes, name: str) -> int | None:
-  """The number of outputs of a projection; None if there is none."""
+  """The number of outputs of a projection; None if there is none.
+
+  Raises ValueError if its array has other than two axes, or is empty.
+  """
   return need(shapes, name, 2)[0] if name in shapes else None

@@ -262,7 +262,10 @@ def _paper_fields(
 
 
 def _pooling(config: Config, arguments: Config, default: str) -> str:
-  """The pooling of the configuration, or else the default."""
+  """The pooling of the configuration, or else the default.
+
+  Raises ValueError for a pooling that is not supported.
+  """
   name = config.get("architecture")
   default = timm_arguments.arguments_of_name(name).get("global_pool", default)
   theirs = arguments.get("global_pool", config.get("global_pool")) or default

@@ -62,7 +62,10 @@ def table_of(vit: Any) -> Table:
 
 
 def is_gated(shapes: Shapes) -> bool:
-  """Whether MLPs are gated: by two layers, or by one of twice the width."""
+  """Whether MLPs are gated: by two layers, or by one of twice the width.
+
+  Raises ValueError if an array of the first MLP is missing or has other axes.
+  """
   if "blocks.0.mlp.fc1_g.weight" in shapes:
     return True
   expanded = need(shapes, "blocks.0.mlp.fc1.weight", 2)[0]

@@ -290,7 +290,11 @@ def guessed_pictures(published: Config) -> set[str]:
 
 
 def image_size(arguments: Config, published: Config) -> tuple[int, int] | None:
-  """The model's image size, or else the one that its preprocessing gives."""
+  """The model's image size, or else the one that its preprocessing gives.
+
+  The result is None if neither gives one. Raises ValueError for a size that is
+  not of one or two whole numbers that `checks.SIDES` allows.
+  """
   size = arguments.get("img_size")
   if size is None:
     shape = published.get("input_size")
