@@ -99,8 +99,9 @@ def export_checkpoint(
   """Exports a checkpoint to a file, and prints how to run it.
 
   The arguments are those of the command; a loaded model stands for its
-  checkpoint. Raises ValueError as `export_model` and `export_onnx` do, and
-  OSError if the file cannot be written.
+  checkpoint. Raises ValueError as `export_model` and `export_onnx` do, and if
+  an option does not fit the format or the tower, and OSError if the file cannot
+  be written.
   """
   from vit_jax.inference import exporter
   from vit_jax.pretrained.facts import facts_of

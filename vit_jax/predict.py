@@ -159,9 +159,9 @@ def predict_files(
   """Prints or writes predictions for image files; returns the exit code.
 
   The code is 1 if an image is missing or cannot be read. The arguments are
-  those of the command. Raises ValueError if no name matches
-  an image, or the model has no classes and no features are asked for, and
-  OSError if a file cannot be written.
+  those of the command. Raises ValueError if no name matches an image, options
+  exclude each other, or the model has no classes and no features are asked for,
+  and OSError if a file cannot be written.
   """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.named_images import find_images, say_missing

@@ -221,7 +221,7 @@ def check_platforms(platforms: Sequence[str]) -> None:
 
 
 def check_bytes(params: Any, param_dtype: str) -> None:
-  """Raises ValueError unless the parameters fit into an exported file."""
+  """Raises ValueError for an unknown type, or parameters beyond the limit."""
   checked("param_dtype", str, param_dtype, choices=DTYPES)
   count = sum(x.size for x in jax.tree.leaves(params))
   size = count * jnp.dtype(param_dtype).itemsize

@@ -78,7 +78,8 @@ def feature_file(
   Features of different shapes are `features_1` to `features_n` instead.
   If `layers` are given, their numbers are a third array, `layers`. The file
   appears at `path` only when the block ends without an exception. Until then,
-  the rows are kept in unnamed temporary files in its folder.
+  the rows are kept in unnamed temporary files in its folder. Raises ValueError
+  at the end if there are no features.
   """
   target, _ = output_file(path, {"NumPy arrays": (".npz",)})
   with (

@@ -71,7 +71,8 @@ class KeptVectors:
 
     A line says that a file is damaged, and that its vectors are computed anew.
     Raises ValueError if the path is a folder, or the file holds vectors of
-    another model, or other arrays, which the user may need.
+    another model, or other arrays, which the user may need, and PermissionError
+    if the file may not be read.
     """
     if path.is_dir():
       raise ValueError(f"{path} is a folder: give another --out.")

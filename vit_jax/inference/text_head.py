@@ -145,8 +145,8 @@ def names_of(texts: Sequence[str]) -> tuple[list[str], bool]:
   """The texts of zero-shot classes, and whether they are whole phrases.
 
   A single text is a file of names, or several texts with commas between them.
-  Texts are whole phrases, not names of things, if each begins with an article.
-  Raises ValueError as `read_names` does.
+  Texts are whole phrases, not names of things, if each begins with an article;
+  those of a file are always names. Raises ValueError as `read_names` does.
   """
   if len(texts) == 1:
     (text,) = texts

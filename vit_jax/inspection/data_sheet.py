@@ -44,8 +44,9 @@ def inspect_folder(
   """Prints what is in a folder, and draws an augmented batch.
 
   Returns the exit code: 1 if a file is unreadable. Raises ValueError if the
-  folder is no data set, a file cannot be written, or `model` cannot be opened,
-  and UnreadableImageError if no training image can be read.
+  folder is no data set, a file cannot be written, `model` cannot be opened, or
+  it is missing and an option needs it, and UnreadableImageError if no training
+  image can be read.
 
   Args:
     root: A folder, or a file of labels, as for a training run.

@@ -192,8 +192,8 @@ def write_attention(
   """Writes `attention_picture` of one image to a new file; returns its path.
 
   The checkpoint may be loaded already. Raises ValueError as `attention_picture`
-  does, and if the file is there, since it may be a photograph that was given in
-  the place of `out`.
+  and `open_to_draw` do, and if the file is there, since it may be a photograph
+  that was given in the place of `out`.
   """
   file, kind = output_file(path, PICTURE_FILES)
   if file.exists():

@@ -136,8 +136,8 @@ def find_label_errors(
     The images that are listed, the lowest margin first.
 
   Raises:
-    ValueError: if there are too few images, their labels are no classes, or
-      the checkpoint cannot be opened.
+    ValueError: if there are too few images, their labels are no classes, the
+      checkpoint cannot be opened, or keywords are given for a loaded model.
   """
   if isinstance(data, Loaded):
     checkpoint, data = data, path_of_run(checkpoint)

@@ -72,7 +72,8 @@ def show_batch(
     A Pillow image: `.save("batch.png")`.
 
   Raises:
-    ValueError: if there are no images in it, or the folder is no data set.
+    ValueError: if there are no images in the batch, the folder is no data set,
+      or `count` is below 1.
   """
   if count < 1:
     raise ValueError(f"count={count}: give the number of images, 1 or more.")

@@ -43,6 +43,7 @@ def study_figure(
     x: Column of the horizontal axis: numbers, or names in the table's order.
     y: Column of the score; rows without it are left out.
     lines: Column with a line for each of its values; "" draws one line.
+    log: Whether the horizontal axis is logarithmic.
     names: Words for columns and values; other names are shown with spaces for
       underscores.
   """

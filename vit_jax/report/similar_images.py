@@ -50,9 +50,8 @@ def find_similar(
   """Writes the page and the table; returns the exit code.
 
   The code is 1 if an image is missing or cannot be read. The arguments are
-  those of the command. Raises ValueError if there are not two
-  images to compare, a query cannot be read, or the kept vectors are another
-  model's.
+  those of the command. Raises ValueError if there are not two images to
+  compare, a query cannot be read, or the kept vectors are another model's.
   """
   page = extras.load("vit_jax.report.similar_page", "figures")
   display = Display()

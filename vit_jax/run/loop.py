@@ -191,7 +191,7 @@ def _open_batches(
   """Opens the training batches after step `first`, for `stack` to close.
 
   If the run will evaluate, the workers of the evaluation are started too. When
-  `stack` closes, it lists the images that could not be read.
+  `stack` closes, a line names the images that could not be read.
   """
   batches = plan.open_batches(first)
   stack.callback(batches.close)

@@ -89,7 +89,8 @@ def open_saved_run(
   """Opens a checkpoint and the data that its run is evaluated on.
 
   Raises ValueError if the folder does not hold the checkpoint, or the data are
-  missing or are not those of the run.
+  missing, are not those of the run, or are at an address that only the run's
+  checkpoint names.
 
   Args:
     step, best, task, base: As in `open_checkpoint`.
@@ -441,7 +442,7 @@ def _with_folder(data: DataSettings, task: Task, folder: str) -> DataSettings:
 
   The folder has what the run's data have: classes, masks or numbers of pixels,
   or images alone for a task without labels. Raises ValueError if the run's data
-  are none of these.
+  are none of these, or `folder` is the name of its data set.
   """
   if task.labels.reader and not data.labels_file:
     return dataclasses.replace(data, root=os.path.expanduser(folder))

@@ -140,6 +140,7 @@ class TrainLoop:
     """Evaluates and saves the weights that the run starts from, as step 0.
 
     They are published weights, which may be better than those after training.
+    Does nothing if an earlier start has measured them.
     """
     past = metrics_so_far(self.outputs.checkpoints.folder)
     if all(row["step"] for row in past):

@@ -55,9 +55,10 @@ def verify(
 
   The arguments are those of the command, `moved` being `root` and `data_dir`;
   by default, at most 100 steps are replayed, after the newest checkpoint that
-  digests follow. Returns whether all digests are equal. Raises ValueError
-  if there is no digest of these steps, the checkpoint before them is damaged,
-  or other devices would need too many steps.
+  digests follow. Returns whether all digests are equal. Raises ValueError if
+  there is no digest of these steps, the checkpoint before them is damaged, the
+  data are not there, other devices would need too many steps, or only the
+  checkpoint names code or addresses and `trust` is False.
   """
   display = Display(active=jax.process_index() == 0)
   return again_if_deleted(

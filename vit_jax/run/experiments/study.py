@@ -236,7 +236,8 @@ def _select_rate(study: Study, row: str, display: Display) -> dict | None:
 def _choices(study: Study, row: str) -> tuple[list[float], tuple[str, str]]:
   """A row's learning rates to try, and its splits to train and to choose on.
 
-  Raises ValueError if the study does not give them, or as `held_out` does.
+  Raises ValueError if the study does not give them, if the images are in a
+  folder, or as `held_out` does.
   """
   get = getattr(study.module, "get_choices", None)
   if get is None:

@@ -50,7 +50,8 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
   """Reads and checks all rows of a study.
 
   `changes` are texts such as "total_steps=100". Raises ValueError if a row has
-  no settings or a name that cannot be a folder's, or a change does not fit.
+  no settings or a name that cannot be a folder's, a change does not fit, or
+  `file` names a row of the study as well.
   """
   bucket.check(workdir, writes=False)
   name, _, argument = file.partition(":")

@@ -62,8 +62,9 @@ def run_suite(
 
   The arguments are those of the command, and keywords of `load_pretrained`. A
   name is one of `NAMES`, or "few_shot/NAME" for any other data set. Raises
-  ValueError if a name is unknown, the model is not for ImageNet's classes, or
-  none of the sets can be opened. Returns the rows, with values by `COLUMNS`.
+  ValueError if a name is unknown, the model is not for ImageNet's classes, none
+  of the sets can be opened, or there are several processes. Returns the rows,
+  with values by `COLUMNS`.
   """
   path, kind = None, ""
   if out is not None:
@@ -280,7 +281,10 @@ def _few_shot(
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
-  """Raises ValueError unless the classes are ImageNet's, in the usual order."""
+  """Raises ValueError for another number of classes than ImageNet's, or order.
+
+  1,000 classes whose names are not WordNet ids are taken for ImageNet's.
+  """
   ids = imagenet_sets.WORDNET_IDS
   if loaded.model.num_classes != len(ids):
     raise ValueError(
