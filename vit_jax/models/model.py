@@ -365,10 +365,11 @@ def unit(
 
 
 def check_images(x: Any) -> None:
-  """Raises ValueError unless images are normalised floats, (B, H, W, C).
+  """Raises ValueError unless images are floats, (B, H, W, C).
 
-  Warns of values so large that the images can hardly have been normalised,
-  where the values are known; under `jax.jit` they are not.
+  It is also raised if their shape looks like (B, C, H, W). Warns of values so
+  large that the images can hardly have been normalised, where the values are
+  known; under `jax.jit` they are not.
   """
   shape = tuple(x.shape)
   dtype = x.dtype

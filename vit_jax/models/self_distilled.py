@@ -129,7 +129,7 @@ class SelfDistilled(Composed):
   def __call__(
     self, x: Images, *, mask: Any = None, train: bool = False
   ) -> Any:
-    """The representation and the answers, a dictionary.
+    """The dictionary that the class describes.
 
     Raises ValueError if there is a `mask`: a draw says which patches to
     replace.
@@ -169,10 +169,11 @@ class SelfDistilled(Composed):
 
   @nn.compact
   def answer(self, tokens: Tokens, normed: Tokens) -> dict[str, Array]:
-    """The representation and the answers, a dictionary.
+    """The result for images: `y`, `answers`, `features` and `patches`.
 
-    `tokens` are the last layer's outputs, and `normed` are the same after the
-    final norm.
+    These keys are those that the class describes; without a draw of `where`
+    there are no `patches`. `tokens` are the last layer's outputs, and `normed`
+    are the same after the final norm.
     """
     y = self._head_input(tokens, normed)
     config = LayerConfig.of(self.encoder)

@@ -468,8 +468,8 @@ class Answering(Opened):
       An array (N, R), where features of images are (B, R).
 
     Raises:
-      ValueError: if the model has no text tower or tokenizer beside it, a text
-        is empty, or no text is given.
+      ValueError: if the model has no text tower, its tokenizer is missing, a
+        text is empty, or no text is given.
     """
     texts = [texts] if isinstance(texts, str) else [*texts]
     return self.text_tower.embed(texts, batch_size=batch_size)

@@ -296,7 +296,7 @@ def _open_as_trained(source: str, overrides: Mapping[str, Any]) -> Loaded:
 
 
 def _with_text(loaded: Loaded, overrides: Mapping[str, Any]) -> Loaded:
-  """A copy whose `open_text` opens the text tower that lies beside it.
+  """A copy whose `open_text` opens the text tower of the same source.
 
   The text tower of a run is that of the same step.
   """

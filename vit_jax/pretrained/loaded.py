@@ -164,11 +164,12 @@ class Loaded(Answering):
   def evaluate(
     self, folder: str | os.PathLike[str] | None = None, **options: Any
   ) -> dict[str, Any]:
-    """Evaluates its run's checkpoint, as `vit_jax.evaluate(run, folder)` does.
+    """Evaluates a run's checkpoint, as `vit_jax.evaluate(run, folder)` does.
 
-    Keywords, metrics and errors are those of `vit_jax.evaluate`. Also raises
-    ValueError if the model is not from a run, or was loaded with other settings
-    than those of the run.
+    The checkpoint is the one that was loaded, or the best one with `best=True`.
+    Keywords, metrics and errors are otherwise those of `vit_jax.evaluate`,
+    without its `step`. Also raises ValueError if the model is not from a run,
+    or was loaded with other settings than those of the run.
     """
     source = self.origin.source
     if self.step is None:
@@ -262,8 +263,8 @@ class Loaded(Answering):
       path: The file: ONNX if it ends in .onnx, else StableHLO.
       to: "onnx" or "stablehlo", if the ending does not say it.
       platforms, param_dtype: As in `vit_jax.export_model`, for StableHLO.
-      tower: "image", or "text" for the text tower beside it, whose program
-        takes the ids of tokens.
+      tower: "image", or "text" for the text tower of a model of images and
+        text, whose program takes the ids of tokens.
 
     Raises:
       ValueError: if the file cannot hold the model, or an argument is wrong.

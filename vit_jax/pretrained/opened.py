@@ -104,9 +104,9 @@ class Opened:
 
   @property
   def preprocessing(self) -> Preprocessing:
-    """The preprocessing of its images, `inputs["image"]`.
+    """The preprocessing of the model's images, `inputs["image"]`.
 
-    Raises ValueError if it takes no images.
+    Raises ValueError if the model takes no images.
     """
     if "image" not in self.inputs:
       raise ValueError(
@@ -140,7 +140,7 @@ class Opened:
   def image_size(self) -> tuple[int, int]:
     """Height and width in pixels of the images that the model sees.
 
-    Raises ValueError if it takes no images, or their size is not known.
+    Raises ValueError if the model takes no images, or their size is not known.
     """
     return self.preprocessing.image_size
 

@@ -69,7 +69,7 @@ class LoadedText:
 
   @functools.cached_property
   def params(self) -> dict[str, Any]:
-    """Its parameters, which are read when they are first asked for."""
+    """The tower's parameters, which are read when they are first asked for."""
     flat = {path: jnp.asarray(array) for path, array in self.read()}
     return traverse_util.unflatten_dict(flat, sep="/")
 

@@ -43,8 +43,8 @@ def unused(shapes: Shapes) -> list[str]:
 def infer(shapes: Shapes, config: Any = None, grid: Any = None) -> Architecture:
   """Infers the model of these arrays; the format has no configuration.
 
-  Raises ValueError if the file is a DINOv3, if a configuration lies beside it
-  that is of another format, or as `timm.infer` does.
+  Raises ValueError if the file is a DINOv3, if a configuration of another
+  format lies beside it, or as `timm.infer` does.
   """
   check_timms(config or {})
   if "rope_embed.periods" in shapes:
