@@ -66,7 +66,7 @@ class Alias(NamedTuple):
 
     @functools.wraps(target)
     def call(*args: Any, **keywords: Any) -> Any:
-      """Calls our function with the arguments of the other library's."""
+      """Calls our function with the other library's arguments."""
       first, others = args[:1], args[1:]
       renamed = dict(zip(self.arguments, others, strict=False))
       itself = {self.itself: owner} if self.itself else {}
@@ -87,6 +87,7 @@ def of_loaded(name: str) -> Callable[..., Any]:
     try:
       loaded = loaded_from(model, name)
     except ValueError as error:
+      # An image may be in the model's place, or the model may be forgotten.
       kind, _ = mimetypes.guess_type(os.fspath(model))
       if args and not str(kind).startswith("image/"):
         raise

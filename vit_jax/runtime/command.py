@@ -21,7 +21,7 @@ from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable, say
 from vit_jax.runtime.restarts import MENDABLE
 
-# Makes --help of a command show the flags that are defined here on its behalf.
+# With this line, --help of a command shows the flags that are defined here.
 flags.disclaim_key_flags()
 
 USAGE_EXIT = 2
@@ -38,7 +38,7 @@ _GONE = (
 )
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
-_MMAP_MAX, _LARGE = 65_536, 32 * 2**20  # The default; the largest threshold.
+_MMAP_MAX, _LARGE = 65_536, 32 * 2**20  # glibc's default, and its largest size.
 # Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (
@@ -203,7 +203,10 @@ def define_overrides() -> None:
 
 
 def overrides() -> dict[str, Any]:
-  """Keywords for `load_pretrained`, from the flags that were given."""
+  """Keywords for `load_pretrained`, from the flags that were given.
+
+  Raises ValueError if a flag's numbers are invalid.
+  """
   keywords = values("step", "best", "task", "base", "num_heads", "gelu")
   keywords |= values("layer_norm_epsilon", "pooling")
   keywords |= {name: _numbers_of(name) for name in _SEVERAL}
@@ -320,7 +323,7 @@ def _parse(
 
 
 def complete(*commands: str) -> None:
-  """Answers a shell that asks for completions, and ends the process.
+  """Ends the process with an answer if a shell asks for completions.
 
   `eval "$(register-python-argcomplete vit_jax)"` makes bash and zsh ask. The
   first word may be one of `commands`, or any word if there are none.

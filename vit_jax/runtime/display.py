@@ -113,7 +113,7 @@ class Metric:
   # Whether it is the share of the examples that were answered correctly.
   of_examples: bool = False
   # Whether each example counts once, so that a value on few examples is
-  # uncertain. Not so if pixels or patches count. True for a share of examples.
+  # uncertain. It is False if pixels or patches are counted.
   by_example: bool = False
   # The meaning of a value below 0, for metrics that may have one.
   below_zero: str = ""
@@ -264,7 +264,7 @@ class Display:
     self._trained.clear()
 
   def _training_text(self) -> str:
-    """The mean loss and score of training since the last evaluation."""
+    """The mean loss and score since the last evaluation, as text."""
     total = sum(steps for steps, _ in self._trained)
     names = ("loss", *(metric.key for metric in self._metrics))
     means = {

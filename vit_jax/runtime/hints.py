@@ -140,7 +140,7 @@ def accepts(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
   """A decorator for a function that callers may give wrong arguments.
 
-  For these, it raises a TypeError that names the right ones.
+  The function then raises a TypeError that names the right ones.
 
   Args:
     example: A call of the function, as pages write it. `hints.csv` has rows

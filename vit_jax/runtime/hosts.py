@@ -21,7 +21,7 @@ from absl import flags
 
 from vit_jax.runtime.printable import say
 
-# Makes --help of a command show the flags that are defined here on its behalf.
+# With this line, --help of a command shows the flags that are defined here.
 flags.disclaim_key_flags()
 
 TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
@@ -204,7 +204,7 @@ def _initialize(*arguments, **options) -> None:
     )
   except ValueError:
     raise
-  except Exception as error:  # JAX's, or one of its Kubernetes client.
+  except Exception as error:  # JAX's own, or of its Kubernetes client.
     why = f"did not meet{place} ({str(error).splitlines()[0]})."
     raise ConnectionError(f"the processes of the run {why}") from error
   finally:

@@ -26,7 +26,7 @@ from vit_jax.runtime.restarts import MENDABLE
 
 _SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides the cursor.
 TICK = 1.0  # Seconds between two checks.
-LEAST_WAIT = 600.0  # A wait for a step of fewer seconds never ends a run.
+LEAST_WAIT = 600.0  # A wait of fewer seconds for a step never ends a run.
 MOST_ASIDE = 86_400.0  # The most seconds for other work, such as an evaluation.
 _STEPS = 100  # Number of recent steps whose median is the usual time.
 WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
@@ -35,7 +35,7 @@ WRITE_SECONDS = 10.0  # Longest wait for the file of stacks.
 class Interrupted(Exception):
   """Raised to end a run that was told to stop."""
 
-  exit_code = 128 + signal.SIGTERM  # A shell's code for it; 0 is "complete".
+  exit_code = 128 + signal.SIGTERM  # As in a shell; 0 is for a complete run.
 
 
 class StopSignal:

@@ -51,7 +51,7 @@ _PLACE = re.compile(r"--config\.data\.(?P<flag>root|data_dir)\b")
 _GOING_ON = ("resume", "resume_from", "resume_from_checkpoint", "continue")
 # Words of other programs for the weights that a command opens.
 _WEIGHTS = ("weights", "pretrained", "checkpoint", "ckpt", "model")
-# Flags of other programs for the choice that JAX makes.
+# Flags by which other programs choose the device, which JAX chooses here.
 DEVICES = ("device", "devices", "cpu", "gpu", "tpu", "cuda")
 
 
@@ -60,8 +60,8 @@ def help_text(doc: str, takes: str, form: str) -> str:
 
   `takes` are the arguments before the flags, as in "CHECKPOINT [DATA]", or "".
   `form` is "short" or "all". The short help fits a screen: it has the first
-  paragraph of the docstring, and the second, which has the examples. The whole
-  one has all paragraphs, and the whole help of each flag.
+  paragraph of the docstring, and the second, which has the examples. The form
+  "all" has all paragraphs, and the whole help of each flag.
   """
   has_keys = "config" in flags.FLAGS
   command = [_program(), takes or ("[DATA]" if has_keys else "")]

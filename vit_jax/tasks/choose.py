@@ -207,7 +207,8 @@ def _task_name(description: Mapping[str, Any]) -> tuple[str, bool]:
   if (own_class := description.get("task")) is not None:
     return own_class, True
   name = description.get("targets", {}).get("task", "classification")
-  if not isinstance(name, str) or name not in ALL_TASKS:  # It is not imported.
+  # A class that is only named here is never imported.
+  if not isinstance(name, str) or name not in ALL_TASKS:
     raise ValueError(f"targets.task={name!r} is unknown")
   return name, False
 
@@ -244,8 +245,8 @@ def model_of(task: Task, fields: Mapping[str, Any]) -> Model:
 def record(task: Task) -> dict[str, Any]:
   """The entries of a checkpoint's description about a task, as JSON.
 
-  If the task is a class of the user's own, they name the class, and the metric
-  by which the best checkpoint is found.
+  If the task is a class of the user's own, the entries name the class, and the
+  metric by which the best checkpoint is found.
   """
   facts = task.facts()
   entries: dict[str, Any] = {"targets": facts} if facts else {}

@@ -172,7 +172,7 @@ class FeaturesOutcome(SumsOutcome):
 
 
 def effective_rank(second: Float[np.ndarray, "D D"]) -> float:
-  """The effective rank of features x, from the mean of x x^T.
+  """The effective rank of features x, from `second`, the mean of x x^T.
 
   The rank is NaN if an entry of the mean is not finite.
 

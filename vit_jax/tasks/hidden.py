@@ -95,7 +95,7 @@ def sheet(
     source: The patch that the model saw at each place, or `MASK`, (N,).
     positions: The places of the patches in `guess` and `truth`, (M,).
     guess: The predicted patches, (M, P, P, 3).
-    truth: The true ones.
+    truth: The true patches, (M, P, P, 3).
   """
   P = guess.shape[1]
   H, W, _ = image.shape

@@ -25,13 +25,16 @@ class Interval(NamedTuple):
     return self.low <= other.high and other.low <= self.high
 
   def __str__(self) -> str:
-    """Such as "67 to 84 %"; with a decimal below a width of 5 points."""
+    """The interval in percent, as "67 to 84 %".
+
+    Numbers have a decimal if the interval is narrower than 5 points.
+    """
     digits = 0 if self.high - self.low >= 0.05 else 1
     return f"{100 * self.low:.{digits}f} to {100 * self.high:.{digits}f} %"
 
   @property
   def as_numbers(self) -> str:
-    """Such as "0.35 to 0.75", for a score that is no share."""
+    """The interval of a score that is no share, as "0.35 to 0.75"."""
     return f"{self.low:.2f} to {self.high:.2f}"
 
 

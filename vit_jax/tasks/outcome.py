@@ -168,7 +168,7 @@ class Outcome:
 
   @property
   def warnings(self) -> list[str]:
-    """Lines about what goes wrong, which each evaluation of a run shows."""
+    """Lines about what goes wrong; a run shows them at each evaluation."""
     return []
 
   @property

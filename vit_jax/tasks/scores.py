@@ -397,7 +397,7 @@ class Scores:
     object.__setattr__(self, "best", self.best or self.metrics[0].key)
 
   def showing(self, *metrics: Metric) -> "Scores":
-    """The same with other metrics, `best` among them."""
+    """These scores with other metrics, one of which has the key `best`."""
     return dataclasses.replace(self, metrics=metrics)
 
   @property

@@ -157,7 +157,10 @@ class Task:
     return {}
 
   def with_facts(self, description: Mapping[str, Any]) -> "Task":
-    """The task with the facts of a checkpoint's description."""
+    """The task with the facts of a checkpoint's description.
+
+    Raises ValueError if a fact is invalid, and KeyError if one is missing.
+    """
     return self
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

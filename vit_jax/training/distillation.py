@@ -63,10 +63,10 @@ class Teacher:
   ) -> Float[Array, "B height width C"] | Patches:
     """The student's images as the teacher takes them.
 
-    `mean` and `std` are those by which `images` are normalised. The result is
-    normalised by the teacher's, and resized to `size`, by default the
-    teacher's, by linear interpolation, smoothed if images shrink. `Patches`
-    keep their size.
+    `mean` and `std` are those by which `images` are normalised, and the result
+    is normalised by the teacher's. It is resized to `size`, or else to the
+    teacher's `image_size`; the interpolation is linear, and smooths images that
+    shrink. `Patches` keep their size.
     """
     if isinstance(images, Patches):
       B, N, _ = images.values.shape

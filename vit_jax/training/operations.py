@@ -75,7 +75,7 @@ def step_gflops(
 
 
 def count_operations(function: Callable, *args: Any) -> int:
-  """Operations of one call; the arguments may be mere shapes."""
+  """Floating-point operations of one call; arguments may be mere shapes."""
   return trace_operations(function, *args)[0]
 
 

@@ -350,7 +350,8 @@ def trainable_filter(
   Returns None if all parameters are trained. Otherwise, the embeddings and the
   first `freeze_layers` of the encoder's L layers are frozen, in each encoder if
   there are several, and a decoder is trained. With -1, only the head is
-  trained. Raises ValueError if the model has fewer layers, or they are stacked.
+  trained. Raises ValueError if the model has fewer layers, or if some of its
+  layers, which are stacked, are to be frozen.
 
   >>> from vit_jax.training.optimizer import trainable_filter
   >>> is_trainable = trainable_filter(freeze_layers=1, parts=12)

@@ -326,8 +326,8 @@ def steps_ahead() -> int:
   """How many steps may be under way while the host reads an older one.
 
   Two keep an accelerator from waiting for the host. On a CPU, nothing is
-  computed sooner, but each takes memory: three train steps of S/16 on 32 images
-  take 10 GB instead of 4.
+  computed sooner, but each step takes memory: three train steps of S/16 on 32
+  images take 10 GB instead of 4.
   """
   return 0 if jax.default_backend() == "cpu" else 2
 

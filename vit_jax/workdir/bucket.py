@@ -71,8 +71,8 @@ class LibraryError(Exception):
 def as_library_error(path: Path) -> Iterator[None]:
   """Raises a `LibraryError` for any error of a store's libraries.
 
-  So they can be told from errors in our own code. Errors on a local path, and
-  OSError and ValueError, are raised as they are.
+  Callers can then tell it from an error in our own code. Errors on a local
+  path, and OSError and ValueError, are raised as they are.
   """
   try:
     yield
@@ -111,7 +111,7 @@ def cause(error: BaseException) -> BaseException:
 
 
 def names(folder: epath.Path) -> list[str]:
-  """The names of what lies in a local folder, or of the folders on gs://.
+  """The names of what lies in a local folder, or of an address's folders.
 
   On gs:// the store itself is asked, as epath may be out of date.
   """

@@ -75,7 +75,7 @@ class CheckpointReader:
       with bucket.as_library_error(folder):
         if not read_only:
           orbax_files.prepare(folder)
-        # With their scores, if more will be saved.
+        # The scores are read only if more checkpoints will be saved.
         self._steps = dict[int, Any].fromkeys(orbax_files.steps(folder))
         self._steps = self._steps if read_only else self._scores()
     except (OSError, bucket.LibraryError) as error:
@@ -286,7 +286,7 @@ def attempt(
           f"{name} is damaged, or of another version ({why}): choose another "
           "step, or move its folder away."
         ) from error
-      # The count is asked for only now: that starts JAX, and hosts join before.
+      # Asking for the count starts JAX, and hosts have to join before that.
       seconds = next(waits, None) if jax.process_count() == 1 else None
       if seconds is None:
         raise OSError(
@@ -299,11 +299,11 @@ def again_if_deleted(call: Callable[[], T], tell: Callable[[str], None]) -> T:
   """Returns `call()`, which is called again if its checkpoint was deleted.
 
   All code that reads a run calls this, as the run may still train and delete
-  checkpoints. `call` chooses one, opens it and reads what is needed, so another
-  call takes the next newest or best one. `tell` is called with a line on each
-  deleted checkpoint. Raises ValueError if the next call finds none that fits,
-  as where `call` asks for one by its step, and DeletedError on several hosts,
-  which would read different checkpoints.
+  checkpoints. `call` chooses a checkpoint, opens it and reads what is needed,
+  so another call takes the next newest or best one. `tell` is called with a
+  line on each deleted checkpoint. Raises ValueError if the next call finds no
+  checkpoint, as where `call` asks for one step alone, and DeletedError on
+  several hosts, which would read different checkpoints.
   """
   gone = ""
   while True:

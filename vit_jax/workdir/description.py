@@ -104,7 +104,10 @@ def recorded_settings(description: Mapping[str, Any]) -> RecordedSettings:
 
 
 def preprocessing(description: Mapping[str, Any]) -> Preprocessing:
-  """The preprocessing of the images that the run was evaluated on."""
+  """The preprocessing of the images that the run was evaluated on.
+
+  Raises ValueError if a value of the description is invalid.
+  """
   record = recorded_settings(description)
   mean, std = record.normalization.mean, record.normalization.std
   return Preprocessing(

@@ -83,9 +83,9 @@ def begin(
   """Copies arrays to the host, and begins to write them to a folder.
 
   Returns a function that is to be called in the background, with the metrics or
-  None. It waits until all processes have written everything, and completes the
-  checkpoint. `begin` and the returned function raise any error of Orbax, and
-  the returned function raises OSError if the first process could not write.
+  None. The function waits until all processes have written everything, and
+  completes the checkpoint. It and `begin` raise any error of Orbax, and the
+  function raises OSError if the first process could not write.
   """
   draft = checkpoint
   if not bucket.is_address(checkpoint):
@@ -144,7 +144,7 @@ def _complete(
   if metrics:
     (draft / _METRICS).parent.mkdir(exist_ok=True)
     (draft / _METRICS).write_text(json.dumps(metrics))
-  (draft / "description" / "data.json").unlink()  # Orbax's name for it.
+  (draft / "description" / "data.json").unlink()  # Orbax's own file of it.
   description = {**description, "files": bucket.sizes(draft)}
   (draft / _DESCRIPTION).write_text(json.dumps(with_digest(description)))
   if draft != checkpoint:
@@ -249,8 +249,8 @@ def read_score(checkpoint: epath.Path, keys: Sequence[str]) -> float | None:
 def score_of(metrics: Mapping[str, Any], keys: Sequence[str]) -> float | None:
   """The first of these metrics that an evaluation has.
 
-  It is None if the evaluation has none of them, or this one is no number or
-  above 1, which no score is.
+  It is None if the evaluation has none of them, or if the first is no number or
+  is above 1, as no score is.
   """
   score = next((metrics[key] for key in keys if key in metrics), None)
   return score if isinstance(score, int | float) and score <= 1 else None

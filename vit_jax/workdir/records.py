@@ -51,7 +51,7 @@ _LAST_UPLOAD = 60  # Seconds; without a network, an upload would never end.
 _event: Any = event_pb2  # Type checkers do not know its classes.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
 _PACKAGES = ("vit_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
-_TEXTS = ("time", "devices", "system", "python")  # In a row of starts.jsonl.
+_TEXTS = ("time", "devices", "system", "python")  # Texts in starts.jsonl.
 _SHOWN = 3  # Names of unreadable images in a message.
 
 

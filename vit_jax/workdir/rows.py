@@ -153,7 +153,7 @@ class AppendFile:
     self._path, self._header = path, header
     self._is_object = bucket.is_address(path)
     self._waiting: collections.deque[bytes] = collections.deque()
-    self._tried = 0  # How many of these the last attempt failed to write.
+    self._tried = 0  # How many waiting pieces the last attempt failed to write.
     self._size: int | None = None  # The file's length before that attempt.
     self._error: OSError | None = None
     self._next_upload = 0.0

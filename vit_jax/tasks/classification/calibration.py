@@ -97,7 +97,7 @@ class Calibration:
 def calibrator(
   objective: Classification, model: nn.Module, stream: Stream, *, each: bool
 ) -> Callable[[Any, Track], Calibration]:
-  """Returns a function from (params, track) to a `Calibration` on the split.
+  """Returns a function from (params, track) to the `Calibration` of a split.
 
   `each` fits a temperature for each label instead of one for all classes. The
   function raises ValueError as `fit` does.

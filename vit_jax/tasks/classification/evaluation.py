@@ -142,7 +142,7 @@ class ClassificationOutcome(Outcome):
   def _confused(
     self, scores: Mapping[int, ClassScore], width: int
   ) -> list[str]:
-    """The confusion matrix, or the commonest mistakes if it is too wide."""
+    """The confusion matrix, or the commonest mistakes if it exceeds `width`."""
     names = self.names
     classes = [*scores]
     if len(classes) <= width // 3:  # Two spaces and a digit for each.
@@ -218,7 +218,7 @@ class ClassificationOutcome(Outcome):
     return tables
 
   def charts(self) -> list[Chart]:
-    """The confusion matrix, if it is small enough, and the calibration."""
+    """The confusion matrix of few classes, and calibration on many images."""
     confusion = self.counts
     names = self.names
     charts = []

@@ -222,7 +222,7 @@ class PixelNumbersAnswers(Answers):
         answer[rows] = self.task.scaling.numbers(values[..., 0])
       return answer
 
-    # Enlarged as transformers enlarges the depth of such a head.
+    # transformers enlarges the depth of such a head bicubically.
     answer = bicubic if self.task.keeps_parts else numbers
     return make_mark(model, preprocessing, short_side, answer)
 

@@ -30,7 +30,7 @@ from vit_jax.tasks.task import UNLABELLED
 from vit_jax.tasks.unlabelled import UnlabelledTask
 
 _PLAIN = LeJepaSettings()
-_BLUR_AND_SOLARIZE = 0.5, 0.2  # Chances, of every crop.
+_BLUR_AND_SOLARIZE = 0.5, 0.2  # Chances of the two, for every crop.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,7 +67,9 @@ class Masking(TakesImages, Objective):
   ) -> tuple[Float[Array, "B H W C"], dict[str, Any]]:
     """Returns a batch's normalised images, and what to corrupt and predict.
 
-    The batch has `image`, uint8 (B, H, W, C). The key and each example's
+    The batch has `image`, uint8 (B, H, W, C). The second result has `draw`, as
+    `draw_patches` returns it, and the true `colours` of the corrupted patches,
+    with their `pixels` if these are the target. The key and each example's
     number, by default its place in the batch, decide what is drawn.
     """
     images = self.inputs(batch)

@@ -116,7 +116,7 @@ class PairsTask(Task):
     trained.
     """
     pairs = sections["pairs"]
-    lora = sections.get("lora")  # A description leaves it out.
+    lora = sections.get("lora")  # A checkpoint's description lacks it.
     for tower in TOWERS:
       if getattr(pairs, tower) == "lora" and lora is not None and not lora.rank:
         raise ValueError(

@@ -62,8 +62,8 @@ def neighbours(
 ) -> Neighbours:
   """The `k` nearest rows of each query.
 
-  Rows and queries have length 1. Equally near rows keep their order. There are
-  at most as many neighbours as rows. Without queries, each row is compared with
+  Rows and queries have length 1. Equally near rows keep their order. With fewer
+  than `k` rows, all are neighbours. Without queries, each row is compared with
   the others; the cosines of two blocks of rows then serve the rows of both.
   """
   size = min(ROWS, -(-len(rows) // GROUP) * GROUP)

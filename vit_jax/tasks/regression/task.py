@@ -59,7 +59,7 @@ class Regression(Classification):
   def loss_and_score(
     self, logits: Array, targets: Array
   ) -> tuple[Array, Array]:
-    """The squared error of each example, and its absolute error in the unit."""
+    """Each example's squared error, and its error in the targets' units."""
     error = logits - targets
     absolute = jnp.abs(error)
     if self.target_std:
@@ -252,7 +252,7 @@ class RegressionOutcome(OutputsOutcome):
   def by_target(
     self,
   ) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-    """Mean absolute error, in the unit, and R2 of each target.
+    """Mean absolute error, in the target's unit, and R2 of each target.
 
     Where an output is NaN, the error is inf and R2 is -inf. R2 is NaN where all
     labels of a target are equal.

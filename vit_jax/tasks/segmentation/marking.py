@@ -18,9 +18,9 @@ from vit_jax.tasks.finite import check_finite
 from vit_jax.tasks.segmentation.pictures import make_logits
 
 _ROWS = 4  # Windows that the model is given at once.
-MOST_VALUES = 1 << 24  # Logits of pixels in memory at once.
-MOST_PATCHES = 1 << 14  # Patches of an image that is seen whole, at its size.
-MOST_LOGITS = 1 << 27  # Logits for all patches of an image.
+MOST_VALUES = 1 << 24  # The most logits of pixels in memory at once.
+MOST_PATCHES = 1 << 14  # The most patches of an image that is seen whole.
+MOST_LOGITS = 1 << 27  # The most logits for all patches of an image.
 
 Pixels = UInt8[np.ndarray, "H W C"]
 Logits = Float[np.ndarray, "h w K"]

@@ -204,7 +204,7 @@ def iou(
   true: Int[np.ndarray, "*N K"],
   answered: Int[np.ndarray, "*N K"],
 ) -> Float[np.ndarray, "*N K"]:
-  """Intersection over union of each class; NaN if it occurs nowhere."""
+  """IoU of each class, from numbers of pixels; NaN if the class is nowhere."""
   union = true + answered - right
   return np.where(union > 0, right / np.maximum(union, 1), np.nan)
 
@@ -240,7 +240,7 @@ class SegmentationOutcome(Outcome):
 
   @functools.cached_property
   def iou(self) -> Float[np.ndarray, " K"]:
-    """The IoU of each class over the split; NaN if it occurs nowhere."""
+    """The IoU of each class over the split; NaN if the class is nowhere."""
     return iou(**{key: x.sum(axis=0) for key, x in self._pixels.items()})
 
   @functools.cached_property

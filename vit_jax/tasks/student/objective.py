@@ -40,7 +40,10 @@ def cosine(
 def smooth_l1(
   x: Float[Array, "*axes D"], y: Float[Array, "*axes D"]
 ) -> Float[Array, "*axes"]:
-  """The mean over the last axis of d^2 / 2, or |d| - 1/2 where |d| > 1."""
+  """The mean of d^2 / 2, or |d| - 1/2 where |d| > 1, with d = x - y.
+
+  It is taken over the last axis.
+  """
   return optax.losses.huber_loss(x, y, delta=1.0).mean(axis=-1)
 
 

@@ -84,7 +84,7 @@ class StudentTask(UnlabelledTask):
     Raises ValueError if it names no teacher.
     """
     settings = sections["student"]
-    distill = sections.get("distill")  # A description leaves it out.
+    distill = sections.get("distill")  # A checkpoint's description lacks it.
     if distill is not None and not distill.teacher:
       raise ValueError(
         f"student.learns={settings.learns!r} needs a teacher: set "
