@@ -149,7 +149,8 @@ class Preprocessing:
   def _cut(self, transform: ImageTransform) -> ImageTransform:
     """The transform, followed by the cut into patches or to `image_size`.
 
-    With `some_bands`, it also takes files that lack bands.
+    With `some_bands`, unless it cuts into patches, it also takes files that
+    lack bands.
     """
     if self.patches is not None:
       from vit_jax.data.transforming.patches import IntoPatches

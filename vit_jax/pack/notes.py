@@ -57,7 +57,10 @@ class Note:
 
 
 def publish(file: IO[bytes], path: epath.Path) -> None:
-  """Copies a file to a path; it is on the disk when this returns."""
+  """Copies a file to a path.
+
+  The copy is on the disk, or complete in the bucket, when this returns.
+  """
   place = os.fspath(path)
   file.seek(0)
   if "://" in place:  # An object appears once it is complete.

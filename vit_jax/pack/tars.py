@@ -46,7 +46,8 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
 
   `labels` is a file: for ImageNet, of the validation images' WordNet ids; for
   WebDataset, of the classes' names, one in each line. Raises ValueError if a
-  file is not such an archive, or an image has neither a label nor a caption.
+  file is not such an archive, or an image has neither a label nor a caption, or
+  some have a label and others none.
   """
   if (folder / _TRAIN).exists():
     return _open_imagenet(folder, labels)

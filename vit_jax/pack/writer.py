@@ -49,8 +49,8 @@ def pack(
 
   The arguments are those of the command, with TFDS's names of the splits; `out`
   may be in a bucket, and a shard has about `shard_bytes`. Raises ValueError if
-  the folder holds something else, or another packing, TFDS cannot list the
-  classes, or no image of a split could be packed.
+  `name` is invalid, the folder holds something else, or another packing, TFDS
+  cannot list the classes, or no image of a split could be packed.
   """
   folder = epath.Path(out).expanduser()
   processes = workers or os.cpu_count() or 1

@@ -26,13 +26,13 @@ def as_grain(
 
   Element p is bit for bit row p % B of batch p // B of `Loader.train` without
   `repeats`, whatever the batch size B: image and augmentation depend on (seed,
-  p) alone. Grain's
-  slices, batches, processes and restored iterators keep that, and each epoch
-  has an order of its own. Host i of n takes `as_grain(...)[i::n]`. Returns
-  elements with `image` uint8 (H, W, C), `label` int32 (or of the source's
-  `label_spec`), and `skipped` bool; without a seed also `mask`, as `EvalPasses`
-  has it. Raises ValueError if `seed` or `on_unreadable` is out of range, the
-  source is empty, or Grain is not installed.
+  p) alone. Grain's slices, batches, processes and restored iterators keep that,
+  and each epoch has an order of its own. Host i of n takes
+  `as_grain(...)[i::n]`. Returns elements with `image` uint8 (H, W, C), `label`
+  int32 (or of the source's `label_spec`), and `skipped` bool; without a seed
+  also `mask`, as `EvalPasses` has it. Raises ValueError if `seed` or
+  `on_unreadable` is out of range, the source is empty, or Grain is not
+  installed.
 
   >>> from vit_jax import data
   >>> digits = data.open_source("train", data.DataSettings(name="digits"))

@@ -111,7 +111,9 @@ class Packing:
   ) -> tuple[np.ndarray, np.ndarray]:
     """The number of patches of each image, and the row that it goes to.
 
-    Both are arrays (n,), for n = m * `rows` images. If the images do not fit,
+    Both are arrays (n,), for n = m * `rows` images. `size` tells the patches of
+    an image by its shape, and with `least`, `rng` draws the most patches that
+    each image may get, from `least` to `size.tokens`. If the images do not fit,
     bisection finds the largest limit with which they do, and no image gets more
     patches than that. With a limit of N / m all fit, since a row has room for
     another image until it has m of them.

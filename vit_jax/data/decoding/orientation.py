@@ -76,7 +76,10 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def may_be_in(chunk: Chunk, encoded: bytes) -> bool:
-  """Whether a chunk of a PNG file may have an orientation."""
+  """Whether a chunk of a PNG file may have an orientation.
+
+  Compressed XMP and raw profiles are not searched: each of them may have one.
+  """
   kind, start, end = chunk
   if kind not in _TEXTS:
     return kind == b"eXIf"

@@ -56,7 +56,7 @@ def as_file(picture: Picture) -> bytes:
 
 
 def _from_array(array: Any) -> Image.Image:
-  """A Pillow image; raises ValueError for another type or shape."""
+  """A Pillow image of an array; raises ValueError unless it is a `Picture`."""
   shape = getattr(array, "shape", ())
   dtype = getattr(array, "dtype", None)
   if dtype != np.uint8 or not is_picture(shape):

@@ -119,8 +119,9 @@ def _copies(
   insides: Mapping[bytes, _Inside],
   strict: bool,
 ) -> frozenset[bytes]:
-  """The class folders that are copies: they hold folders named like all others.
+  """The class folders that are copies of all class folders beside them.
 
+  A copy holds folders that are named like all class folders but the copies.
   With `strict`, raises ValueError for a folder that holds two or more of the
   others' names, but not all.
   """

@@ -18,6 +18,8 @@ SUMS = "sha256sums.txt"  # The file with the checksums of a packed folder.
 def check_class_lists(folder: epath.Path, counts: Mapping[str, int]) -> None:
   """Raises ValueError, which names the file, unless the lists are complete.
 
+  A missing list is an error only if a checksum names it.
+
   Args:
     folder: The folder of the data set; it may have checksums, as `pack` writes.
     counts: The number of classes of each feature, as features.json says.

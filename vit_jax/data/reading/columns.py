@@ -58,7 +58,7 @@ def read_bit(row: Row, name: str, value: Any, advice: str = "") -> np.uint8:
 def places_of_ones(columns: Sequence[str], rows: Sequence[Row]) -> np.ndarray:
   """The place, among the columns, of the only 1 in each row, int32 (N,).
 
-  Raises ValueError if a row has no 1 or several.
+  Raises ValueError if a row has no 1 or several, or a cell is not 0 or 1.
   """
   try:
     bits = in_columns(columns, read_bit, rows).reshape(len(rows), len(columns))

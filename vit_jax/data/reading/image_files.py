@@ -101,7 +101,7 @@ class ImageFiles(Source):
     return self._labels[np.asarray(indices, np.int64)]
 
   def warnings(self) -> list[str]:
-    """Warnings about what may be a mistake in the layout, a line each."""
+    """Warnings about classes that may be a mistake, a line each."""
     lines = []
     counts = np.bincount(self._labels, minlength=len(self.class_names))
     few = np.flatnonzero(counts < _FEW)

@@ -145,7 +145,8 @@ def _open_real(root: str | None, data_dir: str | None) -> TestSet:
 
   A folder has `real.json`, the authors' list of the labels of each validation
   image, and the images below `val`, under ImageNet's own names. Raises
-  AbsentError if there is no such folder and no such data set of TFDS.
+  AbsentError if there is no such folder and no such data set of TFDS, and
+  ValueError for an image of another name.
   """
   path = os.path.join(root or "", "real.json")
   if root and os.path.exists(path):

@@ -100,7 +100,8 @@ def open_folder(
   """Opens the splits "train", "eval" and, if there is one, "test".
 
   Raises ValueError if a file of labels is missing, has a mistake (the message
-  names its line), or names an image that is missing.
+  names its line), or names an image that is missing, or if no image can be held
+  out.
   """
   assert settings.labels_file
   path = locate(settings, settings.labels_file)

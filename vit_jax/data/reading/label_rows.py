@@ -90,7 +90,10 @@ def read_rows(
 
 
 def _split_of(place: str, row: Mapping[str, Any]) -> str | None:
-  """The split that a row names, or None; raises ValueError for another name."""
+  """The split that a row names, or None without such a column.
+
+  Raises ValueError for a name that is no split.
+  """
   if SPLIT not in row:
     return None
   split = split_named(os.fsencode(str(row[SPLIT]).strip()))

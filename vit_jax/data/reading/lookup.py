@@ -195,6 +195,7 @@ class Lookup:
     if ending and ending != other_ending:
       kinds.append("the ending")
     elif ending and name[-len(ending) :] != path[-len(other_ending) :]:
+      # The endings differ in case.
       kinds = [*dict.fromkeys((_CASE, *kinds))]
     if kinds:
       kind = " and ".join(kinds)

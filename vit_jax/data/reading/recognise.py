@@ -99,7 +99,8 @@ def recognise_file(
   """Recognises a file of labels, by its columns and its first rows.
 
   `settings` say where its images are, and may choose its columns. Raises
-  ValueError, which names the line, if the file cannot be read as a table.
+  ValueError, which names the line, if the file cannot be read as a table, or
+  lacks a column of images or one that is chosen.
   """
   settings = settings or DataSettings(labels_file=path)
   first = [*itertools.islice(cells_of(path), _MOST_ROWS)]

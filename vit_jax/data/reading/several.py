@@ -354,7 +354,7 @@ def _separator_advice(names: Sequence[str], text: str) -> str:
 
 
 def _parts(row: Row) -> list[Any]:
-  """The labels in the only cell of a row; [None] if it holds no labels."""
+  """The labels in the only cell of a row; [None] if it is no text or list."""
   (value,) = row.values
   if isinstance(value, str):
     return parts_of(value, BETWEEN)

@@ -233,6 +233,7 @@ def _as_open_clip(tokenizer: Tokenizer, clean: str) -> Tokenizer:
     notes = (*notes, note)
 
   def clean_text(text: str) -> str:
+    """A text as open_clip changes it first, by `clean`."""
     text = html.unescape(html.unescape(repair(text)))
     if clean == "canonicalize":
       return canonical(text.replace("_", " "))

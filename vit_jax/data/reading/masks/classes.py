@@ -53,9 +53,9 @@ def ignored_label(classes: int) -> int:
 
 
 def find_classes(root: bytes, earlier: bool = False) -> bytes | None:
-  """The file of classes in a folder, whatever its case; None if there is none.
+  """The file of classes in a folder; None if there is none.
 
-  With `earlier`, the case counts.
+  Its name may be in upper or lower case; with `earlier`, in lower case alone.
   """
   if os.path.isfile(path := os.path.join(root, os.fsencode(CLASSES))):
     return path
@@ -72,7 +72,8 @@ def read_classes(path: bytes, earlier: bool = False) -> Classes:
   With `earlier`, as earlier versions did: bytes that are no UTF-8 are replaced,
   and the line "ignored" has no number.
 
-  Raises ValueError if it names no classes, or a line is not that of a class.
+  Raises ValueError if a line is not that of a class, or as `_lines` and
+  `_check` do.
   """
   where = text(path)
   names: dict[str, None] = {}

@@ -66,8 +66,8 @@ def decide_meaning(found: Census, classes: Classes | None) -> Meaning:
 def earlier_meaning(masks: Sequence[bytes], classes: Classes | None) -> Meaning:
   """The meaning by numbers alone, as in earlier versions.
 
-  Without a file that names classes, all masks are read. Raises ValueError for
-  fewer than two classes.
+  Without a file that names classes, all masks are read. Raises ValueError for a
+  mask of colours, or for fewer than two classes.
   """
   if classes is not None:
     meaning = Meaning(classes, earlier=True)

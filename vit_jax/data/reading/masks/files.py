@@ -55,7 +55,8 @@ def read_stored(path: bytes, earlier: bool = False) -> StoredMask:
 
   Raises:
     UnreadableImageError: the file is missing, damaged or too large.
-    ValueError: it has several pages, or pixels that no class can have.
+    ValueError: it is a JPEG, or has several pages or pixels that no class can
+      have.
   """
   image, scale = read_picture(
     path,

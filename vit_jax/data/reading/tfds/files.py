@@ -93,6 +93,7 @@ def read_description(folder: epath.Path) -> Any:
   _check_feature(info.features, folder / "features.json")
   if "://" not in str(folder):
     for names in folder.glob("*.labels.txt"):
+      # This raises an error for a list that is too large or no regular file.
       open_regular(names, MOST_TEXT).close()
   return info
 

@@ -207,7 +207,7 @@ def open_prepared(
 
 
 def _open_builder(folder: epath.Path) -> tfds.core.DatasetBuilder:
-  """The builder of a folder; a ValueError names the file that is damaged."""
+  """The builder of a folder; raises ValueError, which names a damaged file."""
   file = folder / "dataset_info.json"
   try:
     tfds.core.Version(tfds_files.read_info(folder).version)
