@@ -152,7 +152,10 @@ def _tokens(
   params: Any,
   images: Inputs,
 ) -> list[Array]:
-  """The tokens after each layer, (B, S, D)."""
+  """The tokens after each of `layers`, counted from 1: arrays (B, S, D).
+
+  With `norm`, the model's final norm is applied to them.
+  """
   names = [OURS.of(layer - 1) for layer in layers]
   captured = {OURS.stacked} if model.scan else {*names}
   _, variables = model.apply(

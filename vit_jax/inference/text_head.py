@@ -174,7 +174,7 @@ def _stripped(texts: Sequence[str]) -> list[str]:
 
 
 def _are_whole(names: Sequence[str]) -> bool:
-  """Whether each text begins with an article, as names of things do not."""
+  """Whether the texts are whole phrases: each begins with an article."""
   return all(name.lower().startswith(_ARTICLES) for name in names)
 
 

@@ -128,8 +128,8 @@ def find_label_errors(
       returned; an encoder that was not trained on these labels is best.
     data: A folder of class folders, or a file of labels. These two arguments
       may change places if the model is loaded.
-    out: The CSV file to write, with a row for every image; a picture of the
-      images that are listed is written beside it.
+    out: The CSV file to write, with a row for every readable image; a picture
+      of the images that are listed is written beside it.
     **overrides: Keywords of `load_pretrained`, unless the model is loaded.
 
   Returns:

@@ -136,7 +136,7 @@ def _is_plain(model: Model) -> bool:
 def chosen(
   settings: Settings, task: Task, model: Model, devices: Sequence[Any]
 ) -> Settings:
-  """The settings with the values of their row.
+  """The settings with the values of their row in `fastest.csv`.
 
   They stay as they are if they set a key in `KEYS` or of the mesh, if
   LIBTPU_INIT_ARGS sets the scoped VMEM, or if there is no row for them.

@@ -183,8 +183,8 @@ def fresh_state(plan: Plan) -> TrainState:
 def moves_head(plan: Plan, kernel: np.ndarray) -> bool:
   """Whether training may move the head far from the probe that it starts as.
 
-  A step of Adam changes a weight by about the learning rate at most. The sum of
-  the rates is compared with the size of the probe's weights.
+  A step of Adam changes a weight by about the learning rate at most. The peak
+  rate times the steps is compared with a share of the size of the weights.
   """
   furthest = plan.settings.optimizer.peak_lr * plan.lengths.total
   return bool(furthest > _MOST_MOVED * np.sqrt(np.mean(np.square(kernel))))

@@ -182,11 +182,10 @@ class _Counted:
 
 
 def captions_of(settings: Settings) -> Iterable[str]:
-  """The captions of the training split, at most those of `_MOST` records.
+  """The captions of the training split.
 
-  All captions of a file are taken.
-
-  Raises ValueError if the data have none.
+  From a table, these are all; of packed or prepared data, those of at most
+  `_MOST` records. Raises ValueError if the data have none.
   """
   collecting = _Collecting()
   source = open_source("train", settings.data, collecting)

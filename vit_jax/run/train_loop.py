@@ -239,7 +239,7 @@ class TrainLoop:
   def _take_step(
     self, state: TrainState, batch: dict[str, jax.Array], step: int
   ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Starts a train step, once earlier ones are done.
+    """Starts a train step, once few enough earlier ones are under way.
 
     Returns the state after it and its metrics, which may still be computed.
     """
@@ -310,7 +310,10 @@ class TrainLoop:
     return stalled(self._scores, self.plan.settings.early_stop_evaluations)
 
   def _save(self, state: TrainState, step: int, scores: Scores) -> None:
-    """Saves a checkpoint; if this fails, the run continues to the next one."""
+    """Saves a checkpoint; if this fails, the run continues to the next one.
+
+    Raises OSError if another run has taken the folder over.
+    """
     self.check_lock()
     description = self.plan.description(step)
     description |= self.plan.task.chosen_facts(scores or {})

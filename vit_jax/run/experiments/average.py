@@ -216,7 +216,8 @@ def best_mixture(
 ) -> _Outcome:
   """The best mixture of two runs, by the metric `key`.
 
-  Of mixtures with equal scores, it is that with most of the second run.
+  `members` has the metrics of the two. Of mixtures with equal scores, the one
+  with most of the second run is returned.
   """
   start, end = trees
   share = 0.0
