@@ -53,7 +53,7 @@ class Op:
 
   @property
   def num_bytes(self) -> int:
-    """Bytes of its result on one device, or of a reduce-scatter's operand."""
+    """Bytes of the result on one device, or of a reduce-scatter's operand."""
     return num_bytes(self.shape)
 
 

@@ -199,8 +199,8 @@ def search(
 def milliseconds(row: Row) -> float:
   """The time of a step with the network, to compare rows by.
 
-  It is the lower of the two in the row, infinity for a row without a result,
-  and Mcycles if the chip's clock is unknown.
+  It is the lower of the row's two `step_ms`, infinity for a row without a
+  result, and Mcycles if the chip's clock is unknown.
   """
   if "why" in row:
     return float("inf")

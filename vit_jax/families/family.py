@@ -30,7 +30,8 @@ class Eva:
       architectures from others when a model is written.
     biases: Values that `qkv_bias` may have.
     gated: Whether their MLPs are gated; None if some are and others are not.
-    named: Beginning of their names, if others have the same arrays.
+    named: Beginning of these architectures' names, if others have the same
+      arrays.
     pooling: timm's default pooling for files with a class token and without
       the array `fc_norm.weight`.
   """

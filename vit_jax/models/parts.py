@@ -233,7 +233,7 @@ class Parts:
     return spot.stacked or spot.layer is not None
 
   def stacked_axes(self, path: str) -> int:
-    """Number of first axes that run over layers: 1 if it is stacked, else 0."""
+    """Number of first axes that run over layers: 1 in a stack, else 0."""
     return int(self._spot(path).stacked)
 
   def unstacked_paths(self, path: str, num_layers: int) -> list[str]:

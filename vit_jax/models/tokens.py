@@ -198,10 +198,10 @@ class Tokens(struct.PyTreeNode):
   ) -> Float[Array, "b s D"]:
     """The rows of a table for these tokens.
 
-    The table has a row for each token of a whole image. The first `prefix` rows
-    are of tokens before the patches, by default as many as these tokens have.
-    For images of any size the table has the rows of exactly these tokens, and
-    is returned as it is.
+    The table has a row for each token of a whole image. Its first `prefix` rows
+    are for the tokens before the patches; the default is `self.prefix`. If all
+    patches are present, or for images of any size, the table has the rows of
+    exactly these tokens, and is returned as it is.
     """
     if self.where is None or isinstance(self.where, Layout):
       return table

@@ -51,7 +51,7 @@ class SimilarImages(list[Similar]):
   """The most similar images, the most similar first."""
 
   def __repr__(self) -> str:
-    """A line for each: its cosine and its file."""
+    """A line for each image: its cosine and its file."""
     return "\n".join(f"{cosine:.3f}  {image}" for image, cosine in self)
 
   def _repr_html_(self) -> str:

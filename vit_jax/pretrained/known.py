@@ -93,14 +93,14 @@ class Known:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """Its address, and its names on Hugging Face and in timm."""
+    """The checkpoint's address, and its names on Hugging Face and in timm."""
     _, is_hub, hub = self.url.partition("@")[0].rpartition("hf://")
     hub_names = (hub, hub.rpartition("/")[2]) if is_hub else ()
     return self.url, *hub_names, *filter(None, [self.timm])
 
   @property
   def terms(self) -> str:
-    """A sentence or two on its licence, and on a gate before its weights."""
+    """A sentence or two on the licence, and on a gate before the weights."""
     text = f"its licence is {LICENSES[self.license]}"
     if self.gated:
       page = self.names[1]
@@ -123,7 +123,7 @@ class Models(dict[str, Known]):
     return super().__getitem__(key)
 
   def __repr__(self) -> str:
-    """A line for each: its name, its model and what it was trained on."""
+    """A line for each checkpoint: its name, its model and its training data."""
     width = max(map(len, self), default=0) + 2
     return "\n".join(
       f"{name:<{width}}{one.model} {one.image_size}, {one.trained_on}"

@@ -29,7 +29,7 @@ class License:
   url: str
 
   def __str__(self) -> str:
-    """Its name, what it means, and where to read it."""
+    """The licence's name, what it means, and where to read it."""
     address = f": {self.url}" if self.url else ""
     return f"{self.name} ({self.meaning}){address}"
 

@@ -95,8 +95,8 @@ class Loaded(Answering):
       writes it. `attention_maps` has the numbers.
 
     Raises:
-      ValueError: if it is not one image, it cannot be read, the model has no
-        attention or no such layer or class, or matplotlib is missing.
+      ValueError: if `image` is not one image or cannot be read, the model has
+        no attention or no such layer or class, or matplotlib is missing.
     """
     # `inspection` is on a floor above, so it is imported only when it is used.
     draw = extras.load("vit_jax.inspection.draw", "figures")
@@ -194,7 +194,7 @@ class Loaded(Answering):
   def fewshot(
     self, data: str | os.PathLike[str], **options: Any
   ) -> "few_shot.Outcome | Score | Segmentation":
-    """Scores its representations, as `vit_jax.fewshot(loaded, data)` does.
+    """Scores the model's features, as `vit_jax.fewshot(loaded, data)` does.
 
     Its keywords, result and errors are those of `vit_jax.fewshot`.
     """

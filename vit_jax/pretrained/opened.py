@@ -123,7 +123,7 @@ class Opened:
 
   @property
   def num_classes(self) -> int:
-    """The number of classes, 0 if it has no head."""
+    """The number of classes, 0 if the model has no head."""
     return self.model.num_classes
 
   @property
@@ -133,7 +133,7 @@ class Opened:
 
   @property
   def num_params(self) -> int:
-    """The number of its parameters."""
+    """The number of the model's parameters."""
     return sum(map(math.prod, self.shapes.values()))
 
   @property
@@ -169,7 +169,7 @@ class Opened:
 
   @functools.cached_property
   def task(self) -> Task:
-    """The task that it was trained on, which says what its outputs mean.
+    """The task that the model was trained on; it says what outputs mean.
 
     Raises ValueError if the task is a user's own class, and was not given.
     """
@@ -189,7 +189,7 @@ class Opened:
 
   @property
   def loss(self) -> str:
-    """The loss it was trained with, one of `training.settings.LOSSES`."""
+    """The loss of the model's training, one of `training.settings.LOSSES`."""
     return self.task.loss.kind
 
   @property
@@ -319,7 +319,7 @@ def with_inputs(origin: Origin, inputs: Mapping[str, Any]) -> Origin:
 
 
 def with_preprocessing(loaded: Record, **changes: Any) -> Record:
-  """A copy with other fields of its preprocessing, such as `size` or `mean`.
+  """A copy with other fields of `preprocessing`, such as `size` or `mean`.
 
   With a new `size`, images are no longer cut from a larger one (`cut_from`).
   """

@@ -193,7 +193,7 @@ class _Saved:
 
   @property
   def is_scanned(self) -> bool:
-    """Whether its layers are stacked."""
+    """Whether the saved layers are stacked."""
     return self.description["model"].get("scan", False)
 
   def open_task(self, user_task: str | type[Task] | None) -> Task:

@@ -29,7 +29,8 @@ _TABLE = Table(
 def names(stored: Iterable[str]) -> dict[str, str]:
   """The published name of each array of a decoder -> its name in the file.
 
-  Release 5.23 writes other names of the layers than those of `state_dict()`.
+  The layers' names that transformers 5.23 writes differ from those of
+  `state_dict()`.
   """
   decoder = (x for x in stored if x.partition(".")[0] == "decoder")
   return {_published_name(name): name for name in decoder}

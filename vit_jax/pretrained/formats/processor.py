@@ -353,7 +353,7 @@ def _refusal(name: str, value: Any, why: str) -> ValueError:
 
 
 def reason(preprocessing: Preprocessing) -> str | None:
-  """Why a `preprocessor_config.json` cannot express this; None if it can."""
+  """Why a `preprocessor_config.json` cannot express it; None if it can."""
   height, width = preprocessing.image_size
   if preprocessing.cut_from:
     return "of its pictures at {} x {}, the upper left {} x {} is kept".format(

@@ -43,7 +43,7 @@ class TextFamily:
   )
 
   def base(self, shapes: Shapes) -> str | None:
-    """The prefix of its arrays in a file; None if the file lacks them."""
+    """The prefix of the family's arrays in a file; None if it has none."""
     return next((x for x in self.bases if x + self.signature in shapes), None)
 
   def layout(

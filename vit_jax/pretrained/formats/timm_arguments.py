@@ -205,8 +205,8 @@ def _check_norm(key: str, value: Any, kind: str) -> None:
 def activation(arguments: Config, default: str, gated: bool) -> dict[str, str]:
   """The activation of the MLPs or of their gates, as fields of the model.
 
-  `default` is the architecture's. Raises ValueError for one that is not known,
-  or that MLPs without gates do not have.
+  `default` is the architecture's. Raises ValueError for an activation that is
+  not known, or that MLPs without gates do not have.
   """
   value = arguments.get("act_layer", "silu" if gated else default)
   name = checked("act_layer", str, value).lower() or "gelu"
