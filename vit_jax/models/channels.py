@@ -121,7 +121,7 @@ def check_fields(vit: Any) -> None:
   if vit.channel_sampling and not vit.channel_tokens:
     raise ValueError(
       "channel_sampling=True leaves out tokens of channels: set "
-      "channel_tokens=True as well, or leave it out."
+      "channel_tokens=True as well, or channel_sampling=False."
     )
   if not vit.channel_tokens:
     return

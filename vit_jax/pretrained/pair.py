@@ -29,8 +29,8 @@ def with_text(loaded: Loaded, path: pathlib.Path) -> Loaded:
   The model is one of `models.two_towers`; its inputs are prepared by
   `inputs["image"]` and `inputs["text"]`, the tokenizer. `loaded` is the image
   tower, opened from `path`. Raises ValueError if there is no text tower, its
-  tokenizer is missing, the two towers do not fit together, or the image tower
-  ends in a projection that is not read.
+  tokenizer is missing or has more tokens than the tower, `loaded` has a model
+  that cannot be an image tower, or that ends in a projection that is not read.
   """
   source = loaded.origin.source
   try:

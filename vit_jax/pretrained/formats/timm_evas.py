@@ -75,8 +75,9 @@ def is_gated(shapes: Shapes) -> bool:
 def find(shapes: Shapes, config: Config) -> Eva | None:
   """The row of these arrays; None if they are not of timm's class `Eva`.
 
-  Raises ValueError if they are of the class and fit no row, or if only the
-  architecture's name could select the row, and there is none.
+  Raises ValueError if they are of the class and fit no row, if heads share keys
+  and values, or if only the architecture's name could select the row, and there
+  is none.
   """
   name = str(config.get("architecture") or "")
   if "sapiens2" in name:
@@ -89,7 +90,7 @@ def find(shapes: Shapes, config: Config) -> Eva | None:
     if _may_be_pe(shapes) and not name:
       raise ValueError(
         "it may be a Perception Encoder, and no config.json beside it names "
-        "its architecture, which tells its rotary positions: add it."
+        "its architecture, which tells its rotary positions: add that file."
       )
     return None
   _check_heads(shapes)
