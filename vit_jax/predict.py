@@ -348,7 +348,7 @@ def _say_written(outcomes: Sequence[str]) -> None:
 
 
 def _output_file(out: str) -> tuple[pathlib.Path, str]:
-  """The file to write, and the format that its ending stands for."""
+  """The file to write, and its format; raises ValueError for other endings."""
   from vit_jax.runtime.files import CSV, output_file
 
   tables = CSV | {"JSON Lines": (".jsonl", ".ndjson")}
@@ -502,7 +502,7 @@ def _outputs(loaded: "Loaded", text_head: "TextHead | None") -> _Outputs:
 
 
 def _layers(texts: list[str]) -> tuple[int, ...]:
-  """The numbers of --layers; raises ValueError for other texts."""
+  """The layers that --layers gives; raises ValueError if one is no number."""
   try:
     return tuple(map(int, texts))
   except ValueError:

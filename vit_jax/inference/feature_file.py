@@ -79,7 +79,7 @@ def feature_file(
   If `layers` are given, their numbers are a third array, `layers`. The file
   appears at `path` only when the block ends without an exception. Until then,
   the rows are kept in unnamed temporary files in its folder. Raises ValueError
-  at the end if there are no features.
+  if `path` cannot be such a file, and at the end if there are no features.
   """
   target, _ = output_file(path, {"NumPy arrays": (".npz",)})
   with (

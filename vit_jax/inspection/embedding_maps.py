@@ -91,7 +91,9 @@ def position_similarity(
 def filters_and_positions(
   model: Model, params: Any, image_size: tuple[int, int]
 ) -> tuple[Float[np.ndarray, "n P P C"], Float[np.ndarray, "h w h w"] | None]:
-  """Components of the filters, and the similarity of positions or None.
+  """Components of the filters, and the similarity of positions.
+
+  The latter is None if the model adds no position embedding to the patches.
 
   Raises:
     ValueError: if the model has no attention, or its filters are not finite.

@@ -37,7 +37,7 @@ def overlay_figure(
 ) -> Drawing:
   """Draws a photograph, then each map on it with its own scale (Fig. 6, 14).
 
-  The unit of the scales is the mean of the map, an even share.
+  The unit of a scale is the mean of its map.
   """
   image = overlay.enlarged(image)
   grey = overlay.grey(image)

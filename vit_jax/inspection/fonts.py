@@ -63,7 +63,7 @@ def _as_wide(character: str) -> str:
 
 
 def readable(text: str) -> str:
-  """The text, with characters that no font has spelled in Latin: "neko"."""
+  """The text; characters that no font has are spelled in Latin, as "neko"."""
   if not lacks_font(text):
     return text
   return "".join(c if _has(None, c) else _spell(c) for c in text)

@@ -211,7 +211,7 @@ def make_packing(settings: Settings) -> Optional["Packing"]:
 
 
 def check_rows(settings: Settings, mesh: Mesh) -> None:
-  """Raises ValueError unless a batch is whole rows, which devices can share."""
+  """Raises ValueError unless a batch is whole rows, split evenly by devices."""
   name, images = "batch_size", settings.data.images_per_row
   if images > 1:
     if settings.batch_size % images:

@@ -266,7 +266,7 @@ def _run_name(source: str) -> str:
 def _without_ending(source: str) -> str:
   """The name without the ending of a file of labels or of weights.
 
-  If a folder of that name lies beside the file, the ending follows after "_".
+  If a file or folder beside it has that name, the ending follows after "_".
   """
   name = _run_name(source)
   stem, ending = os.path.splitext(name)

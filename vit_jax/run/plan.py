@@ -280,7 +280,7 @@ class Plan:
 
   @property
   def operations(self) -> Operations:
-    """The operations for an image, the mean over batches of all shapes."""
+    """The operations for an image, a mean over the shapes of batches."""
     forward, step = 0.0, 0.0
     shares = (share for _, share in by_share(self.train_transform))
     for one, share in zip(self.operations_by_shape, shares, strict=True):

@@ -307,7 +307,7 @@ def _open_whole(
   Raises ValueError as it does; for images without labels, the message has the
   command by which the run answers them.
   """
-  # Not imported by a run on data without files.
+  # Imported here, since a run on data without files does not need it.
   from vit_jax.data.reading.image_folder import UnlabelledError
 
   try:

@@ -48,7 +48,7 @@ def export_onnx(
 
   Raises:
     ValueError: if a library is missing, the parameters take more than 2 GB, the
-      model cannot be converted, or the logits differ.
+      model cannot be converted, or the outputs differ.
   """
   check_bytes(params, "float32")
   onnx = extras.load("onnx", "onnx")

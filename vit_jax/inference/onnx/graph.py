@@ -34,16 +34,16 @@ class Value:
 
   @property
   def known(self) -> np.ndarray | None:
-    """The array, if it does not depend on the inputs of the program."""
+    """The array; None if it depends on the inputs of the program."""
     return None if isinstance(self.content, str) else self.content
 
   @property
   def is_whole(self) -> bool:
-    """Whether it is stored at its full shape."""
+    """Whether the value is stored at its full shape."""
     return self.shape == self.stored
 
   def is_all(self, number: float) -> bool:
-    """Whether it is known, and each of its elements is `number`."""
+    """Whether the value is known, and each of its elements is `number`."""
     return self.known is not None and bool(np.all(self.known == number))
 
 

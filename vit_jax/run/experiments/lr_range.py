@@ -56,7 +56,7 @@ class Found:
     return f"suggested learning rate: {rate}, {tried}"
 
   def _repr_html_(self) -> str | None:
-    """The same, and the figure if it was drawn, as HTML."""
+    """The text of `repr`, and the figure if it was drawn, as HTML."""
     if self.picture is None:
       return f"<p>{self!r}</p>"
     return Shown((self.picture,), repr(self))._repr_html_()

@@ -333,7 +333,7 @@ def _metrics(workdir: epath.Path, task: Task) -> dict[str, Any]:
   measured = ("loss", *(metric.key for metric in task.scores.metrics))
 
   def is_kept(key: str) -> bool:
-    """Whether it is a metric of training in `measured`, or of a split shown."""
+    """Whether the study shows the metric of this key."""
     split, metric = parse(key)
     if split is Split.TRAIN:
       return metric.startswith(measured)

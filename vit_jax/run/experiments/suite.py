@@ -281,7 +281,7 @@ def _few_shot(
 
 
 def _check_classes(checkpoint: str, loaded: Loaded) -> None:
-  """Raises ValueError for another number of classes than ImageNet's, or order.
+  """Raises ValueError if the number or the order of classes is not ImageNet's.
 
   1,000 classes whose names are not WordNet ids are taken for ImageNet's.
   """
