@@ -209,7 +209,7 @@ class ExtendedVit(BaseVit, BlockFields):
     if self.rope_side:
       raise ValueError(
         f"rope_side={self.rope_side} is for rope_kind='axial', not "
-        f"{self.rope_kind!r}: leave it out."
+        f"{self.rope_kind!r}: leave out rope_side."
       )
 
   @nn.nowrap

@@ -556,7 +556,7 @@ def from_fields(fields: Mapping[str, Any]) -> Model:
   if isinstance(block, str) and block in _families():
     raise ValueError(
       f"block={block!r} chooses the layers of a new model, and this one has "
-      "its own: leave it out."
+      "its own: leave out block."
     )
   if isinstance(block, str):
     raise OwnBlockError(

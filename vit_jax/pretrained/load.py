@@ -151,13 +151,15 @@ def open_text(
   if is_run(source):
     if tokenizer is not None:
       raise ValueError(
-        f"tokenizer={tokenizer!r}: the run {source} has its own: leave it out."
+        f"tokenizer={tokenizer!r}: the run {source} has its own tokenizer, so "
+        "leave this one out."
       )
     return text_of_run(open_checkpoint(source, as_trained=True, **of_run))
   if of_run:
+    names = ", ".join(of_run)
     raise ValueError(
-      f"{', '.join(of_run)} can only be given for a run's checkpoints, and "
-      f"{source} is no run: leave it out."
+      f"{names} can only be given for a run's checkpoints, and {source} is no "
+      f"run: leave out {names}."
     )
   text = towers.open_text(source, locate(source, OF_TEXTS), tokenizer)
   for note in text.notes:
@@ -232,7 +234,7 @@ def open_checkpoint(
     for name in _RUN_KEYWORDS & overrides.keys():
       raise ValueError(
         f"{name} is for a workdir's checkpoints, and {source} is not a "
-        "workdir: leave it out."
+        f"workdir: leave out {name}."
       )
     with _name_in_errors(source):
       loaded, grid = open_published(
@@ -417,6 +419,6 @@ def _at_size(
   if "interpolation" in image_options:
     raise ValueError(
       f"interpolation={method!r}: this model interpolates its positions for "
-      "every image by itself: leave it out."
+      "every image by itself: leave out interpolation."
     )
   return resized

@@ -305,7 +305,7 @@ def _fit_or_explain(
       raise
     raise ValueError(
       f"{source} has no {_pooling(fields['pooling'])}: "
-      f"{_features(model)}. Leave it out."
+      f"{_features(model)}. Leave out this pooling."
     ) from error
 
 

@@ -58,8 +58,8 @@ def adapt_model(
       f"transfer.keep_head: the checkpoint has "
       f"{counted(old['num_classes'], 'class', 'classes')} "
       f"({first_names(old_names)}) and the data has {num_classes} "
-      f"({first_names(class_names)}), and they must be the same: leave it out "
-      "for a new head."
+      f"({first_names(class_names)}), and they must be the same: leave out "
+      "keep_head for a new head."
     )
   if not keep_head:
     old["head_bias"] = 0.0  # The old value was for the checkpoint's head.

@@ -224,5 +224,5 @@ def check_place_of_norms(name: str | None) -> None:
   if not name:
     raise ValueError(
       "its layers may be pre-norm or post-norm, and no config.json beside it "
-      "names its architecture: add it."
+      "names its architecture: add that file."
     )
