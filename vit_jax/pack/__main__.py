@@ -139,7 +139,8 @@ def main(arguments: list[str]) -> None:
 def verify(out: str) -> None:
   """Compares files with their checksums, and prints those that differ.
 
-  Raises ValueError if there are such files, or no files at all.
+  Raises ValueError if there are such files, or no files at all, and
+  FileNotFoundError without a file of checksums.
   """
   folder = epath.Path(out).expanduser()
   sums = read_sums(read_regular(folder / SUMS))

@@ -26,7 +26,7 @@ class HiddenImages:
   first: str = ""
 
   def say(self) -> None:
-    """Prints a line about them, if there are any."""
+    """Prints a line about the hidden images, if there are any."""
     if self.count:
       say(
         "hidden files and by-products of a system are left out, as in folders: "

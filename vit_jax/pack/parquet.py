@@ -34,7 +34,11 @@ class ParquetImages(Source):
   """
 
   def __init__(self, name: str, files: Sequence[str], columns: tuple[str, str]):
-    """Reads the footers of `files`, the paths; for `columns` see the class."""
+    """Reads the footers of `files`, the paths; for `columns` see the class.
+
+    Raises ValueError if a file is damaged or lacks the column of images, or if
+    there are too many rows.
+    """
     self.name = name
     self.columns = columns
     self.class_names: tuple[str, ...] = ()
@@ -66,7 +70,8 @@ class ParquetImages(Source):
   def __getitem__(self, index: int) -> Example:
     """The example at `index`.
 
-    Raises UnreadableImageError if its row has no bytes of an image.
+    Raises UnreadableImageError if its row has no bytes of an image, and
+    ValueError as `_table` does.
     """
     group = int(np.searchsorted(self._ends, index, "right"))
     row = index - int(self._ends[group] - self.blocks[group])
@@ -104,7 +109,8 @@ class ParquetImages(Source):
   def _read_labels(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yields each file's path, its labels, (n,), and which of them are missing.
 
-    Raises ValueError if a column of labels does not hold whole numbers.
+    Raises ValueError if a column of labels does not hold whole numbers, or a
+    file is damaged.
     """
     name = self.columns[1]
     for path in dict.fromkeys(path for path, _ in self._groups):
@@ -148,7 +154,11 @@ class ParquetImages(Source):
 
 
 def _open(file: IO[bytes], path: str) -> pq.ParquetFile:
-  """Opens a Parquet file; raises ValueError if its footer is too large."""
+  """Opens a Parquet file.
+
+  Raises ValueError if its footer is too large, and pyarrow's errors if the file
+  is damaged.
+  """
   end = file.seek(0, os.SEEK_END)
   file.seek(max(end - 8, 0))
   size = int.from_bytes(file.read(4), "little")

@@ -121,12 +121,12 @@ class SplitJob:
   plan: str
 
   def path(self, number: int) -> epath.Path:
-    """The file of a shard."""
+    """The path of the shard of this number."""
     name = file_name(self.name, self.split, number, self.count)
     return self.folder / name
 
   def note_path(self, number: int) -> epath.Path:
-    """The file of the note on a shard."""
+    """The path of the note on the shard of this number."""
     return notes.path_of(self.folder, self.split, number)
 
 

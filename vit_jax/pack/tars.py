@@ -227,7 +227,7 @@ def _stems_of_captions(
 def _find_captions(
   tar: tarfile.TarFile, members: Mapping[str, tarfile.TarInfo], stem: str
 ) -> tuple[CaptionPlace, str]:
-  """The place of a sample's captions, and "", or the reason if there are none.
+  """The place of a sample's captions, and "" or the reason why it has none.
 
   Of two files, the one with more captions is taken.
   """

@@ -306,7 +306,8 @@ def _description_files(
   """The files of TFDS's description, by name.
 
   Args:
-    lengths: The numbers of examples in each split's shards, and its bytes.
+    lengths: For each split, the number of examples in each of its shards, and
+      the bytes of all of them.
     files: The names of each split's shards.
   """
   with tempfile.TemporaryDirectory() as folder:

@@ -316,7 +316,7 @@ class KeyedRandom:
     self._start = self._philox.state
 
   def at(self, position: int) -> np.random.Generator:
-    """Returns the shared generator, reset to the start of this key's stream."""
+    """Returns the shared generator, at the start of the position's stream."""
     self._start["state"]["key"][1] = position
     self._philox.state = self._start
     return self._generator
@@ -339,7 +339,7 @@ def read(
 
 
 def _read_one(source: Source, index: int) -> _Read:
-  """Returns an example, or the error that it raised."""
+  """Returns an example, or the error that reading it raised."""
   try:
     return source[index]
   except UnreadableImageError as error:

@@ -69,7 +69,8 @@ class BatchIterator(Iterator[Batch], contextlib.AbstractContextManager):
     batch may be smaller than `spec` says, and are then parts of those in `out`.
     Each worker process gets a copy of `batches`; with 0 workers a thread
     prepares the batches. Processes send arrays that `spec` does not name
-    through a pipe, which is slower.
+    through a pipe, which is slower. Raises OSError if there is no place for the
+    memory that processes share.
     """
     self.unreadable: dict[str, None] = {}
     self._turn = 0
@@ -148,7 +149,10 @@ class _Thread:
     return self._pool.submit(self._batches.compute, next(self._numbers))
 
   def next(self) -> Batch:
-    """The next batch, or the error that computing it raised."""
+    """Returns the next batch; raises the error that computing it raised.
+
+    Raises ChildProcessError if no batch comes.
+    """
     self._ahead.append(self._begin())
     batch = self._ahead.popleft()
     if futures.wait([batch], LONGEST_WAIT).not_done:
@@ -201,7 +205,7 @@ class _Process:
       self._connection.send(slot)
 
   def next(self) -> Batch:
-    """The next batch, or the error that computing it raised.
+    """Returns the next batch; raises the error that computing it raised.
 
     Raises ChildProcessError if the process has ended, or no batch comes.
     """

@@ -39,7 +39,7 @@ def as_file(picture: Picture) -> bytes:
   libraries in tests. The bytes of a file are returned as they are.
 
   Raises ValueError for an array of another type or shape, and OSError for a
-  file that cannot be opened.
+  file that cannot be opened or is too large.
   """
   if isinstance(picture, bytes):
     return picture

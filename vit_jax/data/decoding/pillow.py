@@ -410,7 +410,10 @@ def _unmultiplied(samples: np.ndarray) -> np.ndarray:
 
 
 def _load(image: Image.Image) -> None:
-  """Decodes the samples; raises UnreadableImageError for planes with alpha."""
+  """Decodes the samples.
+
+  Raises UnreadableImageError for planes of channels that Pillow cannot read.
+  """
   try:
     image.load()
   except ValueError:  # "unknown raw mode for given image mode"

@@ -110,9 +110,10 @@ class Captions(Labels):
     return self.ids([captions])[0]
 
   def ids(self, captions: Sequence[Sequence[str]]) -> np.ndarray:
-    """The ids of the first M captions of each image, (N, M, T), else `NONE`.
+    """The ids of the first M captions of each image, (N, M, T).
 
-    Without a tokenizer, each first caption is 0.
+    `NONE` stands where there is no caption. Without a tokenizer, 0 stands for
+    each id of a first caption, and `NONE` for all others.
     """
     shape = self.spec(1).shape
     labels = np.full((len(captions), *shape), NONE, np.int32)

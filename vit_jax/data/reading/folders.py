@@ -97,7 +97,7 @@ def holds_images(folder: bytes) -> bool:
 
 
 def hidden_with_images(folder: bytes) -> list[bytes]:
-  """The folders in a folder that begin with a dot and hold images, sorted."""
+  """The hidden folders in a folder, such as .x, that hold images, sorted."""
   with os.scandir(folder) as entries:
     hidden = sorted(
       e.name for e in entries if e.name.startswith(b".") and is_folder(e)

@@ -171,8 +171,8 @@ def _bound(
 def _bound_of_groups(images: Mapping[bytes, int], fraction: float) -> float:
   """The number that lies just above the hashes of the groups to hold out.
 
-  Together these have the fraction of all images or more. At least one group is
-  not held out.
+  Together these groups have the fraction of all images or more. At least one
+  group is not held out.
   """
   hashes = _hashes(images, None)
   # The group with the highest hash is never held out.

@@ -135,7 +135,8 @@ def column_names(path: str) -> list[str]:
 def image_names(path: str, settings: DataSettings) -> Iterator[str]:
   """Yields the names of the images in a file of labels, each once.
 
-  Raises ValueError if no column names images.
+  Raises ValueError if the file has no rows or no column names images, and as
+  `cells_of` does.
   """
   all_cells = cells_of(path, settings.file_column)
   first = [*itertools.islice(all_cells, LOOKED_AT)]

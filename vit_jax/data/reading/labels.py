@@ -176,7 +176,8 @@ class Labels:
       rows: The rows of the training split, in their order.
 
     Raises:
-      ValueError: if a row has no such label. The message names its line.
+      ValueError: if a row has no such label (the message names its line), or
+        all rows have the same class.
     """
     from vit_jax.data.reading.class_rows import fit
 
@@ -187,9 +188,10 @@ class Labels:
   ) -> "Encode":
     """A function that encodes rows of another file for the names of a run.
 
-    For classes, the file need not have all of the names, and the function
-    raises ValueError, with the line, for a label that is not among them. For
-    other labels, raises ValueError unless the file has the same names.
+    For classes, the file need not have all of the names. Raises ValueError for
+    a column of a class that is not among them, and the function raises
+    ValueError, with the line, for a cell of such a class. For other labels,
+    raises ValueError unless the file has the same names, and as `fit` does.
     """
     if self.are_classes:
       from vit_jax.data.reading.class_rows import fit_to

@@ -27,7 +27,8 @@ def find_images(names: Path | Iterable[Path]) -> Iterator[str]:
   names; of a folder, which is searched at any depth for images of all kinds
   that are read; or a pattern such as "photos/**/*.jpg" that matches such files
   and folders. Hidden files have to be named in full. The masks in a folder of
-  images and masks are left out; `say_left_out` prints which.
+  images and masks are left out; `say_left_out` prints which. Raises ValueError
+  for a file of labels that cannot be read, or none of whose images is there.
   """
   for name in _as_paths(names):
     yield from _files_of(os.path.expanduser(name))
@@ -110,7 +111,7 @@ def _files_of_table(path: str, root: str = "") -> Iterator[str]:
   """Yields the paths of the images in `root` that a file of labels names.
 
   By default, `root` is the folder of the file of labels. Raises ValueError if
-  the file names images and none of them is there.
+  the file names images and none of them is there, and as `image_names` does.
   """
   from vit_jax.data.reading.label_rows import image_names
 

@@ -150,7 +150,7 @@ class NumberFolder(PairedFolder):
     return self.reading.read(path)
 
   def _look(self, settings: DataSettings) -> None:
-    """Reads some files; sets how they are read, and lines on their values.
+    """Reads some files, and sets how all are read, `statistics` and lines.
 
     Raises ValueError if `data.unknown` lists no numbers, a file does not have a
     number for each pixel, or no number is known.

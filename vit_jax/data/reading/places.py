@@ -22,12 +22,12 @@ class Place(NamedTuple):
 
   @property
   def is_packed(self) -> bool:
-    """Whether it is a folder of packed images."""
+    """Whether the place is a folder of packed images."""
     return self.key == "dir"
 
   @property
   def is_file(self) -> bool:
-    """Whether it is a file of labels."""
+    """Whether the place is a file of labels."""
     return self.key == "labels_file"
 
 

@@ -188,8 +188,8 @@ class _Meaning:
   def of(cls, cells: Sequence[Any], settings: DataSettings) -> "_Meaning":
     """The meaning of a column's cells, by the settings.
 
-    If these do not tell, an empty cell is unknown in a column that has a 0, and
-    0 in one that has none.
+    If the settings do not tell, an empty cell is unknown in a column that has a
+    0, and 0 in one that has none.
     """
     unknown = unknown_cells(settings.unknown)
     uncertain = _MEANING.get(settings.uncertain or "")

@@ -118,7 +118,10 @@ def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:
 
 
 def _open_folder(settings: DataSettings, labels: Labels) -> Splits:
-  """Opens the splits of a folder of images, which is listed only once."""
+  """Opens the splits of a folder or of a file of labels, which is read once.
+
+  Raises ValueError as the reader's `open_folder` does.
+  """
   reader = _folder_reader(settings, labels)
   opened = reader.open_folder(settings, labels)
   if opened["eval"].split == "test":  # The same split is not reported on twice.

@@ -47,7 +47,10 @@ class Cells(NamedTuple):
 
 
 def fail(place: str, problem: str) -> NoReturn:
-  """Raises ValueError; `place` is a file or one of its lines."""
+  """Raises ValueError; the message is `place`, a space, `problem` and a stop.
+
+  `place` is a file or one of its lines.
+  """
   raise ValueError(f"{place} {problem}.")
 
 
@@ -127,7 +130,8 @@ def _matching_names(
 ) -> list[str]:
   """The candidates among the names, and then names that are spelt otherwise.
 
-  Such a name differs from a candidate only in case, spaces, "-" and "_".
+  Such a name differs from a candidate only in case, spaces, "-" and "_", and is
+  left out if another name does as well.
   """
   candidates = [*candidates]
   there = {*names}
@@ -441,7 +445,7 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
 
 
 def _undecodable(path: str) -> int:
-  """The place of the first byte of a file that is not UTF-8."""
+  """The place of the first byte of a file that is not UTF-8; 0 if all are."""
   try:
     read_regular(path, _MOST_BYTES).decode("utf-8-sig")
   except UnicodeDecodeError as error:

@@ -66,7 +66,10 @@ class Tokenizer:
   folder: pathlib.Path | None = None
 
   def contents(self) -> dict[str, bytes]:
-    """The content of each of its files, by name; empty without a folder."""
+    """The content of each of the tokenizer's files, by name.
+
+    It is empty without a folder.
+    """
     files = [self.folder / name for name in FILES] if self.folder else []
     return {
       path.name: read_regular(path, _MOST_BYTES)
@@ -77,7 +80,7 @@ class Tokenizer:
   def __call__(self, texts: Sequence[str]) -> Int[np.ndarray, "N T"]:
     """The ids of texts.
 
-    Raises ValueError if one of them is empty.
+    Raises ValueError if one of them is empty, or as `encode` does.
     """
     if isinstance(texts, str):
       texts = [texts]
@@ -381,6 +384,8 @@ def _tips_ids(
 
 def canonical(text: str, lower: bool = True) -> str:
   """A text as SigLIP reads it, in lower case and without ASCII punctuation.
+
+  Without `lower`, letters stay as they are.
 
   >>> canonical("A photo, of  a Cat!")
   'a photo of a cat'

@@ -43,9 +43,9 @@ class Growth(NamedTuple):
 
 
 def longest_text(growth: Growth) -> int:
-  """The most bytes that a text may have, so that it stays within `_MOST`.
+  """The most bytes of a text whose rewritten form stays within `_MOST` bytes.
 
-  Raises ValueError if even short texts may become larger.
+  Raises ValueError if even short texts may grow beyond that.
   """
   if not growth.of(_SHORT) <= _MOST:
     raise ValueError(
@@ -60,7 +60,7 @@ def longest_text_of_json(content: bytes, length: int) -> int:
 
   `length` is the number of tokens to which texts are cut.
 
-  Raises ValueError if it is not JSON, or asks for what no tokenizer does.
+  Raises ValueError if the file is not JSON, or asks for what no tokenizer does.
   """
   if content.count(b"[") + content.count(b"{") > _MOST_BRACKETS:
     raise ValueError("it has more lists than any vocabulary")
@@ -91,7 +91,7 @@ def longest_text_of_json(content: bytes, length: int) -> int:
 def longest_text_of_pieces(content: bytes, pieces: Sequence[str]) -> int:
   """The most bytes that a text may have for a model of sentencepiece.
 
-  Raises ValueError if it asks for what no tokenizer does.
+  Raises ValueError if the model asks for what no tokenizer does.
   """
   _check_pieces(pieces)
   growth = Growth(3.0, 6.0)  # A space becomes a sign of three bytes.

@@ -66,7 +66,8 @@ class TokenizerFiles:
   ) -> "TokenizerFiles":
     """Reads the files of a tokenizer in a folder, or one of them by its path.
 
-    Raises ValueError if there is no tokenizer.
+    Raises ValueError if there is no tokenizer, and OSError for a file that is
+    too large.
     """
     path = pathlib.Path(place).expanduser()
     if path.is_dir():

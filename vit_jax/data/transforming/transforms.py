@@ -402,7 +402,7 @@ def _pad(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-  """Resizes (h, w, C) to (H, W, C), by areas or bilinear for each axis."""
+  """Resizes (h, w, C) to (H, W, C): shrinks by areas, enlarges bilinearly."""
   least = min(image.shape[0], size[0]), min(image.shape[1], size[1])
   if least != image.shape[:2]:
     image = _resize_with_opencv(image, least, cv2.INTER_AREA)

@@ -48,7 +48,7 @@ class WithMasks(Transform):
 def with_label(
   images: ImageTransform, label: ArraySpec, classes: int
 ) -> Transform:
-  """The transform of images, which cuts labels alike if these are pictures.
+  """A transform of images that cuts their labels alike if these are pictures.
 
   Labels are pictures if the shape of `label` is (0, 0), for any size: masks of
   `classes` classes, or numbers if they are floats. For other labels, `images`
@@ -62,5 +62,5 @@ def with_label(
 
 
 def with_numbers(images: ImageTransform) -> WithMasks:
-  """The transform of images that cuts their pictures of float32 alike."""
+  """A transform of images that cuts their labels alike: pictures of float32."""
   return WithMasks(images, float("nan"), np.float32)

@@ -49,11 +49,14 @@ class PairedFiles:
 
   @property
   def task(self) -> str:
-    """The name of the task that reads them."""
+    """The name of the task that reads these files."""
     return self.key.partition("=")[2]
 
   def are_in(self, folder: bytes) -> bool:
-    """Whether such a file is among a folder's first files, at any depth."""
+    """Whether a file with such an ending is among a folder's first files.
+
+    The endings are `endings` and `also_seen`; the files may lie at any depth.
+    """
     seen = {*self.also_seen, *self.endings}
     return not endings_in(folder).isdisjoint(seen)
 

@@ -60,7 +60,10 @@ class Census:
     self._palette_files: dict[int, bytes] = {}
 
   def look(self, path: bytes) -> None:
-    """Counts the pixels of a mask; raises as `read_stored` does."""
+    """Counts the pixels of a mask.
+
+    Raises as `read_stored` does, and ValueError for a colour that no class has.
+    """
     stored = read_stored(path)
     self.num_looked_at += 1
     if stored.kind == "colours" and self._has_colours:
@@ -99,7 +102,10 @@ class Census:
     return next(p for (_, n), p in self.first.items() if n == number)
 
   def _look_at_colours(self, path: bytes, stored: StoredMask) -> None:
-    """Counts the pixels of each label in a mask of colours."""
+    """Counts the pixels of each label in a mask of colours.
+
+    Raises ValueError for a colour that no class has.
+    """
     assert self._classes is not None
     labels = Meaning(self._classes).labels(path, stored)
     found = _count_values(labels, MOST_NUMBER + 1)

@@ -221,7 +221,7 @@ def _grey_lines(found: Census) -> list[str]:
 
 
 def _white_lines(found: Census, meaning: Meaning) -> list[str]:
-  """A line on white that is taken for class 1."""
+  """A line on white, if it is taken for class 1."""
   if not meaning.white:
     return []
   name = meaning.classes.names[1]

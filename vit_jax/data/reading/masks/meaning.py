@@ -69,7 +69,7 @@ class Meaning:
     return self.labels(path, read_stored(path, self.earlier))
 
   def labels(self, path: bytes, stored: StoredMask) -> Int[np.ndarray, "h w"]:
-    """The class of each pixel as `read` gives it, of an opened file.
+    """The class of each pixel, as `read` gives it, of a mask that is read.
 
     Raises ValueError if a pixel has an unknown number or colour.
     """

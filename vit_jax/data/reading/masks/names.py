@@ -208,8 +208,8 @@ def _only_with_pictures(
 ) -> bytes:
   """The only folder of pictures in the folder of masks, such as trimaps.
 
-  It is `masks` itself if that has pictures, or if the folder of images has a
-  folder of the same name.
+  It is `masks` itself if that has pictures, if there is no such folder or
+  several, or if the folder of images has a folder of the same name.
   """
   if not {*_endings(masks)}.isdisjoint((*kind.also_seen, *kind.endings)):
     return masks

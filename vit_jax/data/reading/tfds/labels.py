@@ -140,7 +140,8 @@ def labels_of(features: Mapping[str, Any], name: str) -> Labels:
 def black_and_white(encoded: bytes) -> bytes:
   """Rewrites a PNG file of zeros and ones, as dSprites has, to 0 and 255.
 
-  Raises UnreadableImageError if the file cannot be decoded.
+  Raises UnreadableImageError if the file cannot be decoded, or has too many
+  pixels.
   """
   image_size(encoded)  # Raises UnreadableImageError for a too large image.
   pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_UNCHANGED)

@@ -136,7 +136,8 @@ class TfdsSource:
   def _record(self, index: int) -> dict[str, Any]:
     """Reads a record.
 
-    Raises UnreadableImageError, which names the file and the record.
+    Raises UnreadableImageError, which names the file and the record, if the
+    record is damaged or missing.
     """
     try:
       return self._examples[index]
@@ -149,7 +150,11 @@ class TfdsSource:
       raise UnreadableImageError(_damage_message(place, error)) from error
 
   def _example(self, index: int, record: dict) -> Example:
-    """The example in a record; raises UnreadableImageError without a label."""
+    """The example in a record.
+
+    Raises UnreadableImageError if it has no label, or as `black_and_white` does
+    for an image of dSprites.
+    """
     name = f"{self.name}/{self._split}#{index}"
     if self._id is not None:
       stored = record[self._id]
@@ -302,7 +307,10 @@ def _checked_files() -> Iterator[None]:
 
 
 def _check_prepared(builder: tfds.core.DatasetBuilder) -> None:
-  """Raises ValueError unless a data set is prepared for random access."""
+  """Raises ValueError unless a data set is prepared for random access.
+
+  It also does so as `check_places` does.
+  """
   name = builder.name
   root = builder.data_dir_root
   if not builder.info.splits:
