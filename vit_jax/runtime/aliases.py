@@ -49,10 +49,10 @@ class Alias(NamedTuple):
   is_called: bool = False
 
   def resolve(self, owner: Any) -> Any:
-    """Returns our answer to the name on `owner`; None is the package.
+    """Returns our answer to the name on `owner`, None for the package.
 
-    It is an attribute or a function of ours, or a function that passes the
-    other library's arguments on to ours.
+    The answer is an attribute or a function of ours, or a function that passes
+    the other library's arguments on to ours.
     """
     if owner is None and not self.answers.startswith("vit_jax."):
       return of_loaded(self.answers.removeprefix("loaded."))

@@ -50,7 +50,7 @@ class Split(enum.StrEnum):
     return f"{self.value}{_BETWEEN}{metric}"
 
   def keyed(self, scores: Mapping[str, Any]) -> dict[str, Any]:
-    """A new row of scores, given by metric, under the keys of this split."""
+    """A new row of `scores`, which are by metric, by the keys of this split."""
     return {self.key(metric): value for metric, value in scores.items()}
 
   def scores(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class MetricKey(NamedTuple):
 
 
 def parse(key: str) -> MetricKey:
-  """The split and the metric of a key."""
+  """The split and the metric of a key; the split may be None."""
   name, between, metric = key.partition(_BETWEEN)
   split = _SPLITS.get(name) if between else None
   return MetricKey(None, key) if split is None else MetricKey(split, metric)
@@ -373,7 +373,7 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 def evaluation_text(
   values: Mapping[str, float], metrics: Sequence[Metric]
 ) -> str:
-  """The metrics of an evaluation, by their keys, in one line."""
+  """An evaluation in one line; `values` are its metrics, by their keys."""
   scores = Split.EVAL.scores(values)
   few_shot = Split.FEW_SHOT.scores(values)
   skipped = scores["skipped_images"]

@@ -78,8 +78,9 @@ def attribute_error(
 def hint_instead(name: str, of: str, value: object = None) -> str:
   """The end of a message on a name; "" if `hints.csv` does not have it.
 
-  If the name is an argument, `value` is what was given for it: a number takes
-  the place of the number in the table.
+  `of` is the owner of the name in that table. If the name is an argument,
+  `value` is what was given for it: a number takes the place of the number in
+  the table.
   """
   texts = names_elsewhere(of)
   by_plain = {_plain(other): text for other, text in texts.items()}

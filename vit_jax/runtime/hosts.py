@@ -158,7 +158,11 @@ def _barrier_function() -> Any:
 
 @contextlib.contextmanager
 def detect_lost_peers() -> Iterator[None]:
-  """Raises ConnectionError if an exchange with other processes fails."""
+  """Raises ConnectionError if an exchange with other processes fails.
+
+  JAX's errors that would come again, as for lack of memory, are raised as they
+  are.
+  """
   import jax
 
   try:
@@ -187,7 +191,8 @@ def leave_soon(code: int) -> None:
 def _initialize(*arguments, **options) -> None:
   """Calls `jax.distributed.initialize`; ConnectionError if that fails.
 
-  A ValueError of JAX about the arguments is raised as it is.
+  A ValueError of JAX about the arguments is raised as it is. If the processes
+  do not meet in time, this one ends with a line.
   """
   import jax  # Data workers import the commands, and must not load JAX.
 

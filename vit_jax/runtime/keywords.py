@@ -36,7 +36,10 @@ def as_settings(values: Mapping[str, str]) -> str:
 
 
 def as_data_settings(values: Mapping[str, str]) -> str:
-  """Keys of `data`, with their values, as `vit_jax.DataSettings` takes them."""
+  """Keys of `data`, with their values, as `vit_jax.DataSettings` takes them.
+
+  If a value is empty, only the names are written.
+  """
   fields = {_last(key): value for key, value in values.items()}
   if not all(fields.values()):
     return f"{' and '.join(fields)} of vit_jax.DataSettings"

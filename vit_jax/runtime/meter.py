@@ -89,8 +89,8 @@ class Meter:
     """The metrics since the last read, by their keys.
 
     Loss, gradient norm and scores are means over the steps that were applied,
-    or over all if none was; the learning rate is the last step's. At least one
-    step must be unread.
+    or over all if none was; the learning rate is the last step's, and skipped
+    images and steps are counted. At least one step must be unread.
     """
     self.wait(0)
     window = jax.device_get([*self._window])
@@ -205,7 +205,7 @@ def time_spent(
 def _starts_of_run(
   starts: Sequence[Mapping[str, Any]],
 ) -> Sequence[Mapping[str, Any]]:
-  """The starts since another command last began the run anew, or all."""
+  """The starts since the run was last begun anew by another command, or all."""
   for i in reversed(range(1, len(starts))):
     commands = [start.get("command") for start in starts[i - 1 : i + 1]]
     if starts[i]["step"] == 0 and commands[0] != commands[1]:

@@ -238,7 +238,7 @@ def changed(settings: Section) -> dict[str, tuple[Any, Any]]:
 def needs(
   cls: type[Section], prefix: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields each dotted key that needs another one, with the alternatives."""
+  """Yields each dotted key that needs another key, with those that would do."""
   types = types_of(cls)
   for field in dataclasses.fields(cls):
     name = prefix + field.name

@@ -208,7 +208,10 @@ class Watchdog:
         self.leave(median)
 
   def leave(self, median: float) -> None:
-    """Writes the stacks, prints a line, and ends the process."""
+    """Writes the stacks, prints a line, and ends the process.
+
+    `median` is the usual time of a step in seconds, or 0.
+    """
     written = threading.Event()
     with tempfile.TemporaryFile() as file:
       faulthandler.dump_traceback(file)

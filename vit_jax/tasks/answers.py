@@ -81,7 +81,7 @@ class Answers:
 
   @property
   def legend(self) -> str | None:
-    """A line that explains the rows of `lines`."""
+    """A line that explains the rows of `lines`; None if they need none."""
     return None
 
   @property

@@ -235,7 +235,7 @@ def is_own(task: Task) -> bool:
 def model_of(task: Task, fields: Mapping[str, Any]) -> Model:
   """Builds a task's model from the fields in a checkpoint's description.
 
-  Raises ValueError as `from_fields` does.
+  Raises ValueError as `from_fields` and `Task.adapted` do.
   """
   plain = {key: value for key, value in fields.items() if key != ADAPTED}
   model = from_fields(plain)

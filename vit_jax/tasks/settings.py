@@ -99,7 +99,7 @@ class DataSettings(data_settings.DataSettings):
     return not come_with_images
 
   def _alternatives(self, name: str) -> str:
-    """Words that name packed images, for a task whose labels records may have.
+    """Words that name packed images, if records may have the task's labels.
 
     They are "" for other tasks and for other settings.
     """

@@ -44,9 +44,9 @@ class Record:
     return f"data.task={self.name}" if self.labels else ""
 
   def is_on(self, section: Section) -> bool:
-    """Whether its section chooses it: the first key is not at its default.
+    """Whether `section` turns it on: the first key is not at its default.
 
-    No section chooses an objective that has labels.
+    No section turns on an objective that has labels.
     """
     if self.labels:
       return False

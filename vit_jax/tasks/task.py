@@ -201,7 +201,7 @@ class Task:
 
   @property
   def reads_patches(self) -> bool:
-    """Whether it reads patches' tokens, and not one vector of an image."""
+    """Whether the task reads patches' tokens, not one vector of an image."""
     return self.answers is None
 
   @property

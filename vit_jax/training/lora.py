@@ -33,7 +33,8 @@ def trained_init(
   These are the heads and what else `Parts.is_trained_beside_lora` names, and
   beside each chosen kernel `lora_a` (*inputs, r), normal with variance 1 /
   inputs, and `lora_b` (r, *outputs), zero, so that the model starts unchanged.
-  Stacked kernels have a product for each layer.
+  Stacked kernels have a product for each layer. The function raises ValueError
+  as `chosen_kernels` does.
 
   `params_init` maps a key to all parameters of the model, boxed with their
   logical axes, as the result is. The model's `parts` are by default those that

@@ -28,14 +28,13 @@ def make_schedule(
   warmup_steps: int = 0,
   epoch_steps: float = 1.0,
 ) -> optax.Schedule:
-  """Learning rate by step: linear warm-up from 0, then decay (Table 3).
+  """Learning rate by step: linear warm-up from 0, then decay.
 
   With w warm-up steps out of T in all, step t < w gets peak t / w. Later steps
   get final + (peak - final) f(s) with s = (t - w) / (T - w), where f(s) is 1 -
   s for linear and (1 + cos(pi s)) / 2 for cosine decay; the constant schedule
   stays at the peak. DeiT's schedule has one rate for the `epoch_steps` steps of
-  an epoch.
-  Raises ValueError if the warm-up leaves no step for the decay.
+  an epoch. Raises ValueError if the warm-up leaves no step for the decay.
 
   >>> from vit_jax.training.optimizer import make_schedule
   >>> from vit_jax.training.settings import OptimizerSettings

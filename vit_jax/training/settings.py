@@ -172,7 +172,7 @@ def _is_class_weights(text: str) -> bool:
 
 
 def _parse_numbers(text: str) -> tuple[float, ...]:
-  """The numbers of a list such as "1,2.5"."""
+  """The numbers of a list such as "1,2.5"; ValueError if one is no number."""
   return tuple(map(float, text.split(",")))
 
 

@@ -316,7 +316,10 @@ def _make_average(
 def _make_decay(
   objective: Objective, decay: float, warmup: bool
 ) -> Callable[[Array], Any]:
-  """The decay of the parameters' average, as a function of the step."""
+  """The decay of the parameters' average, as a function of the step.
+
+  The objective's own decay, if it has one, takes the place of `decay`.
+  """
 
   def decay_at(step: Array) -> Any:
     own = objective.decay(step)

@@ -143,7 +143,7 @@ def _list_below(folder: epath.Path, **options: Any) -> tuple[Any, str]:
 
 
 def exists(address: Path) -> bool:
-  """Whether there is an object; unlike epath, raises if that is unclear."""
+  """Whether there is an object; the store's error is raised if it fails."""
   return blob(address).exists(retry=retry())
 
 
@@ -190,7 +190,7 @@ def check(workdir: str, *, writes: bool, name: str = "workdir") -> None:
 def _check_bucket(workdir: str, writes: bool, what: str) -> None:
   """Tries each permission that a run needs at an address.
 
-  Raises as `check` does.
+  Raises ValueError or OSError, as `check` does.
   """
   name, _, key = workdir.removeprefix("gs://").partition("/")
   if not workdir.startswith("gs://") or not name or not key.strip("/"):

@@ -184,7 +184,8 @@ class CheckpointReader:
   def restore(self, step: int, shapes: TrainState) -> TrainState:
     """The state at `step`, its arrays laid out as those of `shapes`.
 
-    Raises ValueError if it holds other arrays, and otherwise as `attempt` does.
+    Raises ValueError if the checkpoint holds other arrays, and otherwise as
+    `attempt` does.
     """
     trees = self._restore(step, items(shapes))
     count = jax.device_put(jnp.int32(step), shapes.step.sharding)

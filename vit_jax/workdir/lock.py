@@ -105,7 +105,11 @@ class _ObjectLock:
     self._thread = threading.Thread(target=self._beat, daemon=True)
 
   def __enter__(self) -> "_ObjectLock":
-    """Takes the lock, also from an owner that counts as dead."""
+    """Takes the lock, also from an owner that counts as dead.
+
+    Raises ValueError if the owner is alive, and OSError if the store cannot be
+    used.
+    """
     while not self._write():
       self._generation = self._wait_for_death()
     self._thread.start()

@@ -154,7 +154,7 @@ def _complete(
 
 
 def delete(checkpoint: epath.Path) -> None:
-  """Deletes a checkpoint; if that fails, the files left do not count as one."""
+  """Deletes a checkpoint; if that fails midway, the rest is no checkpoint."""
   with contextlib.suppress(Exception):  # The next save deletes the rest.
     if bucket.is_address(checkpoint):
       (checkpoint / _COMMITTED).unlink()

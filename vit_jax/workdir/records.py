@@ -146,7 +146,7 @@ def _command(argv: list[str]) -> str | None:
 
 
 def _version(package: str) -> str | None:
-  """A package's version; None if it runs from its source, not installed."""
+  """A package's version; None if it is not installed, but run from source."""
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:

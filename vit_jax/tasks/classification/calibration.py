@@ -225,7 +225,7 @@ def probabilities(kind: str, logits: Logits) -> Logits:
 
 
 def loss(kind: str, logits: Logits, labels: Labels) -> float:
-  """The mean negative log-likelihood of the examples."""
+  """The mean negative log-likelihood of the examples' known labels."""
   if kind == "sigmoid":
     terms = np.nan_to_num(np.logaddexp(0, logits) - labels * logits)
   else:

@@ -162,7 +162,7 @@ class ClassificationOutcome(Outcome):
   def write(self, path: pathlib.Path, source: Source) -> None:
     """Writes the answer to every example, the highest loss first.
 
-    A loss that is NaN comes first, without an answer.
+    Examples whose loss is NaN come first, without an answer.
     """
     label, answer, probability, loss, counted = (
       np.concatenate([getattr(batch, field.name) for batch in self.predictions])

@@ -95,7 +95,8 @@ class LeJepaTask(UnlabelledTask):
   def objective(self, model: Any, preprocessing: Preprocessing) -> LeJepa:
     """The objective.
 
-    Raises ValueError if the small crops do not fit patches and large crops.
+    Raises ValueError if the small crops do not fit the patches or the large
+    crops.
     """
     s = self.lejepa
     check_small_size(self.name, s, model, preprocessing.image_size)

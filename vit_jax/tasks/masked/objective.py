@@ -212,7 +212,9 @@ def _index(levels: Int[Array, "*axes 3"]) -> Int[Array, "*axes"]:
 
 
 def rgb(colours: Int[np.ndarray, "*axes"]) -> UInt8[np.ndarray, "*axes 3"]:
-  """The middle of the levels that a colour stands for, in [0, 255].
+  """The red, green and blue, in [0, 255], of colours given by number.
+
+  Each value is the middle of those that share the colour's level.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.masked.objective import rgb

@@ -305,7 +305,7 @@ class MultiLabelOutcome(OutputsOutcome):
     return ("label", *count_names, *score_names), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
-    """Labels, answers and probabilities, as columns and cells of a row."""
+    """The columns of labels, answers, probabilities; a function for cells."""
     flags = {"labels": self.label, "answers": self.answers}
     if not self.known.all():
       flags["unknown"] = ~self.known

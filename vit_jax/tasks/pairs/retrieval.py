@@ -94,7 +94,7 @@ def _are_pairs(
 
 
 def _blocks(count: int) -> list[slice]:
-  """Slices that part `count` rows into blocks of `ROWS`."""
+  """Slices that cut `count` rows into blocks of at most `ROWS`."""
   return [slice(k, min(k + ROWS, count)) for k in range(0, count, ROWS)]
 
 

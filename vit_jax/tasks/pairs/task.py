@@ -184,7 +184,7 @@ class PairsTask(Task):
       raise ValueError(no_captions(source.name))
 
   def adapted(self, model: Any) -> Any:
-    """The two towers of an encoder of images and the text tower chosen."""
+    """A model of two towers: this encoder of images, and the text tower."""
     pairs, setup = self.pairs, self.text_setup
     fields = setup.fields(pairs)
     is_new = TEXT not in setup.weights

@@ -157,7 +157,9 @@ def stratified_folds(
 def confident_classes(
   labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
 ) -> Int[np.ndarray, " N"]:
-  """The class that each image counts for, or `NONE`.
+  """The likeliest class whose threshold each image reaches, or `NONE`.
+
+  The threshold of a class is its mean probability for the images labelled so.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes.label_errors import confident_classes
@@ -241,6 +243,6 @@ def _fit_probe(
 
 
 def _blocks(rows: Shaped[np.ndarray, " n"]) -> Iterator[np.ndarray]:
-  """Parts the rows into blocks of `_ROWS`."""
+  """Cuts the rows into blocks of at most `_ROWS`."""
   for first in range(0, len(rows), _ROWS):
     yield rows[first : first + _ROWS]

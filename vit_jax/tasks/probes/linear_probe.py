@@ -93,7 +93,7 @@ def fit(
   num_classes: int,
   l2: float,
 ) -> Probe:
-  """Fits the probe that solves this module's problem for one value of L2.
+  """Fits a probe of classes to examples, for one value of L2.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes import linear_probe

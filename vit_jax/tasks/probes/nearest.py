@@ -105,7 +105,7 @@ def _no_neighbours(count: int, k: int) -> Best:
 def _search_rows(
   blocks: Float[Array, "n b D"], k: int, count: int
 ) -> list[Best]:
-  """The nearest rows of all rows, block by block; `count` is their number."""
+  """The `k` other rows nearest to each of `count` rows, block by block."""
   parts = [*blocks]
   best = [_no_neighbours(blocks.shape[1], k) for _ in parts]
   for i in range(len(parts)):
@@ -161,7 +161,7 @@ def search_block(
   k: int,
   count: int,
 ) -> Best:
-  """The nearest rows of one block of queries; `count` is the number of rows."""
+  """The `k` rows nearest to each query, of the `count` rows in `blocks`."""
 
   def merge(best: Best, block: tuple[Array, Array]) -> tuple[Best, None]:
     rows, number = block

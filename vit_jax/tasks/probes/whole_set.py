@@ -84,7 +84,10 @@ class Readable:
     self.places = np.zeros(0, int)
 
   def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the representations and labels of each batch's readable images."""
+    """Yields the representations and labels of each batch's readable images.
+
+    Raises NotFiniteError for representations that are not finite.
+    """
     first = 0
     for y, row_info in sharding.fetch_results(self._batches):
       readable = row_info["mask"] > 0
@@ -122,9 +125,9 @@ def nearest_neighbours(
   """Classifies each test image by its k nearest training images.
 
   These have the highest cosine similarity s, and each votes for its class with
-  the weight exp(s / 0.07) (arXiv:2104.14294, Section 4). The
-  evaluation split is read first; representations are (B, D). Raises ValueError
-  if a split has too few readable images.
+  the weight exp(s / 0.07) (arXiv:2104.14294, Section 4). The evaluation split
+  is read first; representations are (B, D). Raises ValueError if a split has
+  too few readable images, or a representation is not finite.
   """
   tested = Readable(test)
   y, labels = map(np.concatenate, zip(*tested, strict=True))
@@ -202,7 +205,7 @@ def linear(
 
   At most 5,000 training images, of about `train_examples`, choose its L2 first,
   by five-fold cross-validation; then all are fitted. Raises ValueError if a
-  split has too few readable images.
+  split has too few readable images, or a representation is not finite.
   """
   trained = Readable(train)
   tested = Readable(test)
@@ -238,8 +241,8 @@ def fit(
   `train_examples` is about the number of images; if it exceeds `MOST_HELD_OUT`,
   only about `MOST_HELD_OUT` images are in folds. `groups` has the number of
   each image's group, from 0 on: no group is in two folds. Raises ValueError if
-  there are fewer than `least` images, or one group; the message on too few
-  images ends with what to do `instead`.
+  there are fewer than `least` images, or one group, or if a representation is
+  not finite; the message on too few images ends with what to do `instead`.
   """
   # One image of `every` is in a fold.
   every = max(1, -(-train_examples // MOST_HELD_OUT))

@@ -280,7 +280,7 @@ class RegressionOutcome(OutputsOutcome):
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
 
   def table(self) -> Table:
-    """The spread and the scores of each target."""
+    """The mean, the deviation and the scores of each target."""
     columns = zip(self.names, self.label.T, *self.by_target, strict=True)
     rows = []
     for name, label, mae, r2 in columns:
@@ -289,7 +289,7 @@ class RegressionOutcome(OutputsOutcome):
     return ("target", "mean", "deviation", "MAE", "R2"), rows
 
   def columns(self) -> tuple[list[str], Callable[[int], list[str]]]:
-    """Targets and answers, as the columns and the cells of a row."""
+    """The columns of targets and of answers, and a function for their cells."""
 
     def cells(row: int) -> list[str]:
       # Labels are float32: the shortest decimal of a label is what its file

@@ -58,7 +58,7 @@ def overlay(
 
 
 def strips(shape: Sequence[int]) -> Iterator[slice]:
-  """Slices that part an image's rows, so that few pixels are floats at once."""
+  """Slices of an image's rows, so that few pixels are floats at a time."""
   step = max(1, STRIP // max(1, shape[1]))
   return (slice(top, top + step) for top in range(0, shape[0], step))
 

@@ -10,7 +10,7 @@ KINDS = ("linear", "small", "dpt")
 
 
 def _check_head_size(settings: "PatchHeadSettings") -> None:
-  """Raises ValueError if `head_size` is set for a head of one layer."""
+  """Checks a `head_size` that is set; ValueError if the head has one layer."""
   if settings.head == "linear":
     raise ValueError(
       f"head_size={settings.head_size} is the width of a hidden layer, and "
