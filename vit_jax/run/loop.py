@@ -21,7 +21,7 @@ from vit_jax.runtime.meter import ADVICE, DivergedError, Stopwatch
 from vit_jax.runtime.stops import StopSignal, Watchdog
 from vit_jax.training import memory, sharding
 from vit_jax.training.state import TrainState
-from vit_jax.workdir import bucket
+from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.checkpoint import Checkpoints, is_run, latest_described
 from vit_jax.workdir.lock import sole_writer
 from vit_jax.workdir.records import metrics_so_far
@@ -83,6 +83,8 @@ def train(
     newest = checkpoints.latest_step
     kind = "starting" if newest is None else "restoring"
     with step_compiled(plan, newest) as step:
+      _show_header(plan, workdir, checkpoints, display)
+      orbax_files.load_library()
       with spent.on(kind):
         state, first = first_state(plan, checkpoints, display, allow_changes)
       out = outputs.open_outputs(plan, checkpoints, display, spent, first)
@@ -130,7 +132,7 @@ def _open_run(
   display: Display,
   stack: contextlib.ExitStack,
 ) -> Checkpoints:
-  """Opens a run's checkpoints and log, and shows the header.
+  """Opens a run's checkpoints and log.
 
   `described` has the descriptions that were read for the plan. `stack` closes
   all that is opened.
@@ -142,12 +144,21 @@ def _open_run(
   stack.callback(checkpoints.close)
   stack.callback(plan.evaluation.stream.close)
   display.copy_to(stack.enter_context(outputs.log_file(checkpoints, display)))
+  return checkpoints
+
+
+def _show_header(
+  plan: Plan, workdir: str, checkpoints: Checkpoints, display: Display
+) -> None:
+  """Shows the header of a run, and what is to be noted at its start.
+
+  The operations in it take another trace of the model.
+  """
   is_new = checkpoints.latest_step is None
   display.header(header(plan, workdir, is_new=is_new))
   warnings = plan.splits.warnings_for(plan.preprocessing.spec)
   for note in (*warnings, *checkpoints.notes):
     display.note(note)
-  return checkpoints
 
 
 def step_compiled(

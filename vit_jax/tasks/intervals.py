@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betainc, ndtri
 
 FEW = 50
 """Fewer examples are too few to judge a model by."""
@@ -45,6 +44,9 @@ def wilson(share: float, count: float) -> Interval:
   (p + z^2 / 2N -+ z sqrt(p (1 - p) / N + z^2 / 4N^2)) / (1 + z^2 / N)
   (Wilson, 1927).
   """
+  # Imported here, since a run needs it only once it has evaluated.
+  from scipy.special import ndtri
+
   z = float(ndtri((1 + _CONFIDENCE) / 2))
   middle = share + z * z / (2 * count)
   spread = z * math.sqrt(
@@ -114,6 +116,8 @@ def by_chance(share: float, chance: float, count: int) -> float:
   right = round(share * count)
   if right == 0:
     return 1.0
+  from scipy.special import betainc
+
   return float(betainc(right, count - right + 1, chance))
 
 

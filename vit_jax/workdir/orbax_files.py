@@ -10,12 +10,11 @@ import contextlib
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from absl import logging as absl_logging
 from etils import epath
-from orbax.checkpoint import v1
 
 from vit_jax.runtime import hosts
 from vit_jax.runtime.display import Split
@@ -31,6 +30,9 @@ from vit_jax.runtime.restarts import step_of
 from vit_jax.workdir import bucket
 from vit_jax.workdir.description import with_digest
 
+if TYPE_CHECKING:
+  from orbax.checkpoint import v1
+
 CLASSES = (Split.EVAL.key("top1"),)
 """The key of the default score, that of classes."""
 _DRAFT = ".orbax-checkpoint-tmp"  # Ends the name of an incomplete checkpoint.
@@ -38,6 +40,14 @@ _DESCRIPTION = "description/metadata"  # Written last.
 _METRICS = "metrics/metrics"
 _MOST_TEXT = 2**25  # Bytes of a description, metrics or Orbax's own notes.
 _COMMITTED = "commit_success.txt"  # The last file that Orbax writes.
+
+
+def load_library() -> None:
+  """Imports Orbax, which a run does while its step is compiled.
+
+  The functions below import it where they use it, as that takes long.
+  """
+  from orbax.checkpoint import v1 as v1
 
 
 def prepare(folder: epath.Path) -> None:
@@ -90,6 +100,8 @@ def begin(
   draft = checkpoint
   if not bucket.is_address(checkpoint):
     draft = checkpoint.with_name(f"{checkpoint.name}{_DRAFT}")
+  from orbax.checkpoint import v1
+
   with _options():
     written = v1.save_checkpointables_async(
       draft, {**trees, "description": description}, overwrite=True
@@ -112,8 +124,10 @@ def begin(
   return finish
 
 
-def _options() -> v1.Context:
+def _options() -> "v1.Context":
   """The context in which Orbax writes."""
+  from orbax.checkpoint import v1
+
   context = v1.Context()
   registry = v1.handlers.local_registry()
   registry.add(v1.handlers.JsonHandler, checkpointable_name="description")
@@ -196,6 +210,8 @@ def read_arrays(
     if name.partition("/")[0] in shapes and there.get(name) != length:
       now = f"{there[name]:,} bytes" if name in there else "nothing"
       raise ValueError(f"{name} had {length:,} bytes, and now there is {now}")
+  from orbax.checkpoint import v1
+
   try:
     return v1.load_checkpointables(checkpoint, shapes)
   except Exception as error:  # Orbax wraps even the exception of a signal.

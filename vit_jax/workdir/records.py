@@ -23,9 +23,6 @@ import jax
 import numpy as np
 from etils import epath
 from jaxtyping import UInt8
-from tensorboardX import summary
-from tensorboardX.proto import event_pb2
-from tensorboardX.record_writer import masked_crc32c
 
 from vit_jax.runtime import extras
 from vit_jax.runtime.files import read_regular
@@ -48,7 +45,6 @@ STARTS = "starts.jsonl"
 METRICS, DIGESTS = "metrics.jsonl", "digests.jsonl"
 _MOST_ID = 2**10  # Bytes of the file with a run's id at Weights & Biases.
 _LAST_UPLOAD = 60  # Seconds; without a network, an upload would never end.
-_event: Any = event_pb2  # Type checkers do not know its classes.
 _Images = Mapping[str, UInt8[np.ndarray, "H W 3"]]
 _PACKAGES = ("vit_jax", "jax", "flax", "optax", "orbax-checkpoint", "numpy")
 _TEXTS = ("time", "devices", "system", "python")  # Texts in starts.jsonl.
@@ -263,31 +259,41 @@ class EventFile(AppendFile):
   """
 
   def __init__(self, folder: epath.Path, first_step: int):
+    # Imported here, as a run opens this file while its step is compiled.
+    from tensorboardX import summary
+    from tensorboardX.proto import event_pb2
+
+    self._summary = summary
+    self._proto: Any = event_pb2  # Type checkers do not know its classes.
     host = f"{socket.gethostname()}.{os.getpid()}"
     name = f"events.out.tfevents.{int(time.time())}.{host}"
-    version = _record(_event.Event(file_version="brain.Event:2"))
-    start = _event.SessionLog(status=_event.SessionLog.START)
-    purge = _record(_event.Event(step=first_step + 1, session_log=start))
+    version = _record(self._proto.Event(file_version="brain.Event:2"))
+    start = self._proto.SessionLog(status=self._proto.SessionLog.START)
+    purge = _record(self._proto.Event(step=first_step + 1, session_log=start))
     super().__init__(folder / name, version + purge)
 
   def write(self, step: int, numbers: Mapping[str, float]) -> None:
     """Adds the numbers of a step; raises OSError as `append` does."""
-    self._add(step, [summary.scalar(key, n) for key, n in numbers.items()])
+    scalar = self._summary.scalar
+    self._add(step, [scalar(key, n) for key, n in numbers.items()])
 
   def write_images(self, step: int, images: _Images) -> None:
     """Adds the pictures of a step; raises OSError as `append` does."""
-    values = [summary.image(k, x, dataformats="HWC") for k, x in images.items()]
+    image = self._summary.image
+    values = [image(k, x, dataformats="HWC") for k, x in images.items()]
     self._add(step, values)
 
   def _add(self, step: int, values: list[Any]) -> None:
     """Appends an event for each value of a step."""
-    now = time.time()
-    events = [_event.Event(step=step, wall_time=now, summary=v) for v in values]
+    event, now = self._proto.Event, time.time()
+    events = [event(step=step, wall_time=now, summary=v) for v in values]
     self.append(b"".join(map(_record, events)))
 
 
 def _record(event: Any) -> bytes:
   """An event as a record of TFRecord: length and data, each with a checksum."""
+  from tensorboardX.record_writer import masked_crc32c
+
   data = event.SerializeToString()
   length = struct.pack("<Q", len(data))
   checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
