@@ -197,7 +197,9 @@ def test_memory_bounds_the_images_at_once(side, patches):
 
 def test_a_foreground_needs_the_components():
   for options in ({"foreground": 0.5}, {"pca": True, "foreground": 1.0}):
-    with pytest.raises(ValueError, match="needs --pca, and lies between 0 and"):
+    with pytest.raises(
+      ValueError, match="give a number between 0 and 1, and --pca"
+    ):
       Options(**options)
 
 

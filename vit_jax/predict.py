@@ -89,7 +89,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "save_head",
     None,
-    "An .npz file to write the --texts to, for --head.",
+    "An .npz file to keep vectors of --texts in, for --head.",
   )
   flags.DEFINE_string(
     "masks",

@@ -288,7 +288,7 @@ def test_the_table_says_over_which_images_its_shares_are():
     Look("train", label, "a.png", "PNG", None, (), None)
     for label in (np.array([3, 1, 0]), None, None)
   ]
-  share = "train: over the 1 of 3 images whose labels could be read."
+  share = "train: the labels of 1 of 3 images could be read; only these count."
   for seen, is_said in ((looks, True), (looks[:1], False)):
     survey = Survey(("a", "b"), seen, MASKS)
     lines = data_sheet.survey_lines(survey, (16, 16))

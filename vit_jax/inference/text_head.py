@@ -218,7 +218,9 @@ def read_names(path: str) -> list[str]:
   try:
     text = read_regular(path, _MOST_TEXT_BYTES).decode("utf-8-sig")
   except UnicodeDecodeError as error:
-    raise ValueError(f"{path} is not UTF-8 text: {error}.") from error
+    raise ValueError(
+      f"{path} is not UTF-8 text ({error}): save it as UTF-8."
+    ) from error
   names = [line.strip() for line in text.splitlines() if line.strip()]
   _check_names(names, path, "write one in each line.")
   return names

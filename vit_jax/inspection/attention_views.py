@@ -65,7 +65,7 @@ class Options:
     share = self.foreground
     if share is not None and not (self.pca and 0 < share < 1):
       raise ValueError(
-        f"--foreground={share} needs --pca, and lies between 0 and 1."
+        f"--foreground={share}: give a number between 0 and 1, and --pca."
       )
 
 

@@ -178,8 +178,8 @@ def _label_lines(survey: Survey) -> list[str]:
     labels = [look.label for look in survey.looks if look.split == split]
     unread = sum(label is None for label in labels)
     if unread:
-      says = f"over the {len(labels) - unread:,} of {len(labels):,} images"
-      lines.append(f"{split}: {says} whose labels could be read.")
+      says = f"the labels of {len(labels) - unread:,} of {len(labels):,} images"
+      lines.append(f"{split}: {says} could be read; only these count.")
   return lines
 
 

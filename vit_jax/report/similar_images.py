@@ -76,7 +76,8 @@ def find_similar(
     if query_vectors.shape[1] != rows.shape[1]:
       raise ValueError(
         f"{checkpoint} gives {rows.shape[1]} numbers for an image and "
-        f"{query_vectors.shape[1]} for a text, which cannot be compared."
+        f"{query_vectors.shape[1]} for a text, which cannot be compared: "
+        "search by images, or take another model of images and text."
       )
     result = Answers.of(
       query, query_vectors, files=files, names=names, rows=rows, k=neighbours
@@ -233,7 +234,8 @@ def _query_vectors(
   vectors = [by_query[name] for name in query]
   if len({*map(len, vectors)}) > 1:
     raise ValueError(
-      "--query: the vectors of images and of texts differ in length."
+      "--query: the vectors of images and of texts differ in length: give "
+      "images alone, or texts alone."
     )
   return nearest.unit(np.stack(vectors))
 

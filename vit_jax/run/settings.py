@@ -191,15 +191,15 @@ class _Leading(Section):
   seed: int = setting(0, "Seed of parameters, order, crops and dropout.")
   total: Duration = setting(Duration(), "Length of the run.")
   log_every: Duration = setting(
-    Duration(steps=50), "Time between two lines of the log."
+    Duration(steps=50), "Interval between two lines of the log."
   )
   eval_every: Duration = setting(
-    Duration(epochs=1.0), "Time between two evaluations."
+    Duration(epochs=1.0), "Interval between two evaluations."
   )
   save_every: Duration = setting(
     Duration(epochs=1.0),
-    "Time between two checkpoints; the last step is saved as well. 0 writes "
-    "none.",
+    "Interval between two checkpoints; the last step is saved as well. 0 "
+    "writes none.",
   )
   keep_last: int = setting(
     2,
