@@ -6,8 +6,8 @@ from vit_jax.data.reading.tokenizer import Tokenizer
 FILE = "photo.jpg"
 """The picture that the code reads, for the user to replace."""
 _CONVERTED = {1: 'convert("RGB").convert("L")', 3: 'convert("RGB")'}
-# As the decoder of `data` does: 16 bits keep their high byte, and what is
-# transparent shows white.
+# As in the decoder of `data`, samples of 16 bits keep their high byte, and
+# transparent images are shown on white.
 _AS_DECODED = f"""\
 if image.mode[0] in "IF":  # Samples of 16 bits keep their high byte.
   if not image.mode.startswith("I;16") or "transparency" in image.info:

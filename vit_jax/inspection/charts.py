@@ -27,7 +27,7 @@ from vit_jax.tasks.outcome import Chart
 _NUMBERED = 12  # A matrix of more classes does not show its counts.
 _POINTS = 500  # Neighbouring points of longer curves are averaged.
 _STYLES = ("-", "--", ":", "-.")
-# Widths in inches at which text is large enough on half a page, and a phone.
+# Widths in inches at which text is large enough on half a page and on a phone.
 _WIDE, NARROW = 4.0, 2.8
 _SQUARE = _WIDE, _WIDE
 _RIGHT, _WRONG = np.array(((11, 79, 168), (179, 21, 31))) / 255

@@ -6,7 +6,7 @@ from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import changed
 from vit_jax.tasks.task import Task
 
-# Keys that do not apply to such images, and why.
+# Keys that do not apply to images that keep their proportions, and why.
 _REFUSED = {
   "loss.mixup_alpha": "mixes images of one size",
   "loss.cutmix_alpha": "mixes images of one size",

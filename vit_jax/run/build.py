@@ -395,7 +395,8 @@ def build_model(
     keep: Any = {**vars(settings.transfer)}
     for later in ("interpolation", "probe_head"):  # Used for arrays only.
       del keep[later]
-    keep["keep_pre_logits"] |= task.text_setup is not None  # CLIP's projection.
+    # In a model of images and text, this layer is the image tower's projection.
+    keep["keep_pre_logits"] |= task.text_setup is not None
     return task.adapted(
       transfer.adapt_model(start, class_names, fields, **keep)
     )

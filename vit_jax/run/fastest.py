@@ -29,7 +29,7 @@ KEYS = {
   "mesh.fsdp": "fsdp",
   "scoped_vmem_mib": "scoped_vmem_mib",
 }
-"""The keys of the configuration that a row sets, and its columns for them."""
+"""The keys of the configuration that a row sets, each with the row's column."""
 
 
 _FREE = {

@@ -74,7 +74,8 @@ _OTHER_NAMES = hints.ours_by_other_names(
     "model": "variant arch architecture",
   }
 )
-# A keyword of other libraries -> our key, and its value for each of theirs.
+# A keyword of other libraries -> our key, and its value for each of the
+# keyword's values.
 _SWITCHES = {
   "freeze_backbone": ("optimizer.freeze_layers", {True: -1, False: 0}),
   **dict.fromkeys(

@@ -34,7 +34,8 @@ from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
-# A line warns if the first parameters have a larger share in their average.
+# A line warns if the first parameters have a larger share than this in their
+# average.
 _MOST_OF_START = 0.1
 # The deepest paths with a row: those of blocks and their parts, such as
 # "block_0/msa", not those of the dense layers in the parts.
