@@ -9,12 +9,12 @@ lacks on 50,000 images is augmentation, so the recipe follows the code of
 patches of 4 x 4, shifts, flips, random erasing, Mixup, CutMix and label
 smoothing, Adam at 1e-3 with a weight decay of 0.05, ten epochs of warm-up.
 
-It differs as follows. RandAugment replaces AutoAugment. Every batch is mixed,
-not every second one, so training takes 200 epochs instead of 100, at batches of
-256 instead of 128. Drop path and repeated augmentation are left out. The width
-of 256 is that of ViT-Lite, whose authors publish 91.4 % after 200 epochs with
-seven layers (arXiv:2104.05704). Positions are sine-cosine and the pooling is an
-average, as in cifar10.py.
+It differs from that code as follows. RandAugment replaces AutoAugment. Every
+batch is mixed, not every second one, so training takes 200 epochs instead of
+100, at batches of 256 instead of 128. Drop path and repeated augmentation are
+left out. The width of 256 is that of ViT-Lite, whose authors publish 91.4 %
+after 200 epochs with seven layers (arXiv:2104.05704). Positions are sine-cosine
+and the pooling is an average, as in cifar10.py.
 
 To finish in 20 minutes, a run needs 8,300 images per second. One CPU core here
 decoded and augmented 2,200 per second: give it six cores or more.

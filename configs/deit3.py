@@ -14,9 +14,9 @@ the classes here and a mean there, so `clip_norm` and `epsilon` are 1,000 times
 theirs, which gives the same updates.
 
 Images have the pixels of their code (docs/evidence/parity.md). Four details
-differ. Kernels begin as the paper's and the head at 0, instead of with a
-standard deviation of 0.02. A batch is mixed with one draw instead of one for
-each GPU. An epoch has 625.6 steps instead of 625. The model computes in
+differ from it. Kernels begin as the ViT paper's do and the head at 0, instead
+of with a standard deviation of 0.02. A batch is mixed with one draw instead of
+one for each GPU. An epoch has 625.6 steps instead of 625. The model computes in
 bfloat16 instead of float16.
 """
 

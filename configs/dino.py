@@ -38,9 +38,9 @@ vit_jax train --config dino:B/16 --workdir gs://my-bucket/dino_b16
 
 It is that of ssl_default_config.yaml, made for L/16 on 16 GPUs with 64 images
 each. Its authors report a k-NN accuracy of 81.6 %; we have not run it. Three
-details differ. Rates and temperatures begin to change with the first step, and
-KoLeo compares all images of a batch instead of those of one GPU. The small
-crops' positions are interpolated to their grid exactly.
+details differ from their code. Rates and temperatures begin to change with the
+first step, and KoLeo compares all images of a batch instead of those of one
+GPU. The small crops' positions are interpolated to their grid exactly.
 """
 
 from vit_jax.config import base_config
@@ -58,7 +58,7 @@ HIGH_RES = (
   (384, 112, 576, 0.05),
   (384, 160, 576, 0.05),
 )
-# All but biases, norms and LayerScale decays.
+# Weight decay is for all but biases, norms and LayerScale.
 DECAYS = (
   r"(kernel|E_pos|x_class|registers|mask_token|_head/(direction|length))$"
 )

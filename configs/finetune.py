@@ -90,7 +90,7 @@ VTAB_SPLITS = {
   "smallnorb/label_azimuth": ("test[:200]", "test[50%:]"),
   "smallnorb/label_elevation": ("test[:200]", "test[50%:]"),
 }
-# Fine-tuned with dropout in the originals.
+# The originals fine-tune these architectures with dropout.
 DROPOUT = ("L/16", "H/14", "R50+B/16", "R50+L/32")
 # Data sets with labels of their own in VTAB; dSprites' are in 16 groups.
 VTAB_LABELS = {"clevr": "", "dsprites": "/16", "kitti": "", "smallnorb": ""}

@@ -18,7 +18,7 @@ Its small crops have 98 pixels a side for patches of 14; for patches of 16, add
 --config.lejepa.small_size=96. The one number to try is lejepa.weight.
 
 Crops, colours, rate and decay are those that the authors recommend. Two details
-differ: the projector has layer norms in place of batch norms, and
+differ from theirs: the projector has layer norms in place of batch norms, and
 lejepa:continue takes a tenth of the rate. We have run none of it on ImageNet.
 """
 

@@ -33,11 +33,11 @@ those of Table 9, with the rates for B/16 that the authors' repository gives.
 The paper reports 83.6 % for B/16, 85.9 % for L/16 and 86.9 % for H/14. We have
 run none of it.
 
-Five details differ. Positions are big_vision's, whose frequencies are a little
-lower. The class token does not decay. A batch is mixed with one draw instead of
-one for each GPU. The fine-tuned head reads the class token, and the authors'
-the patches' average. Fine-tuning has no drop path, and the authors' has one of
-0.1, 0.2 and 0.3 for the three models.
+Five details differ from the authors' code. Positions are big_vision's, whose
+frequencies are a little lower. The class token does not decay. A batch is mixed
+with one draw instead of one for each GPU. The fine-tuned head reads the class
+token, and theirs reads the patches' average. Fine-tuning has no drop path, and
+theirs has one of 0.1, 0.2 and 0.3 for the three models.
 
 ",linear" in place of ",finetune" trains the head alone. It starts from the
 least squares probe of all training images, and goes on for an epoch with Adam;

@@ -5,11 +5,11 @@ vit_jax study configs/studies/figure8.py \
   --set=data.name=imagenet21k --set=data.data_dir=gs://my-bucket/my_data \
   --set=fewshot.data.data_dir=gs://my-bucket/tensorflow_datasets
 
-Each row changes one dimension of a model with 8 layers, D = 1024, an MLP of
-2048 and patches of 32, or all of them; `gflop` is what a forward pass of it
-costs at 224 x 224. The paper's data are JFT-300M, and its figure has no numbers
-in the text. Our points are 5-shot accuracy on ImageNet. We have not run these
-rows.
+Each row changes one dimension, or all, of a model with 8 layers, D = 1024, an
+MLP of 2048 and patches of 32; `gflop` is the cost of the changed model's
+forward pass at 224 x 224. The paper's data are JFT-300M, and its figure has no
+numbers in the text. Our points are 5-shot accuracy on ImageNet. We have not run
+these rows.
 """
 
 from vit_jax.config import load_config

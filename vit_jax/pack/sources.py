@@ -25,7 +25,7 @@ _ONE_CLASS = (
   "a packed image has one class; vit_jax train reads several labels from the "
   "table itself"
 )
-# Patterns of advice in errors on a table that names keys of a configuration,
+# Patterns of the advice, in errors on a table, to set keys of a configuration,
 # each with the advice that takes its place.
 _WITHOUT_KEYS = {
   r"Name the one to learn, as in .*": (

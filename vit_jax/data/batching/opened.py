@@ -68,12 +68,12 @@ class OpenedSplit(contextlib.AbstractContextManager):
 
   A loop has the batches of one epoch: of "train" the next `len(data)` of a
   stream without end, and of the other splits each example once. The last batch
-  of those may have fewer rows, whereas that of `open_data` is filled up with
-  rows that its `mask` leaves out; unreadable images are left out as well.
-  `next(data)` is the next batch, and `data["eval"]`,
-  `data["test"]` and `data["train"]` are splits of the same data, opened once;
-  without test images, "test" is "eval", and a line says so. `class_names` are
-  those of the split, and `data.show_batch()` draws a batch.
+  of these splits may have fewer rows, whereas `open_data` fills it up with rows
+  that its `mask` leaves out; unreadable images are left out as well.
+  `next(data)` is the next batch, and `data["eval"]`, `data["test"]` and
+  `data["train"]` are splits of the same data, opened once; without test images,
+  "test" is "eval", and a line says so. `class_names` are those of the split,
+  and `data.show_batch()` draws a batch.
 
   Attributes:
     split: "train", "eval" or "test".

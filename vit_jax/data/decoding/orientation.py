@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 from vit_jax.data.decoding.png import Chunk
 
 _ORIENTATION = int(ExifTags.Base.Orientation)  # A tag of TIFF.
-_SHORT = 3  # The type of its value.
+_SHORT = 3  # The type of that tag's value.
 _EXIF = b"Exif\0\0"
 _XMP = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 _RAW_EXIF, _RAW_APP1 = "Raw profile type exif", "Raw profile type APP1"

@@ -92,7 +92,7 @@ def read_number(row: Row, column: str, value: Any) -> np.float32:
     number = math.nan if isinstance(value, bool) else float(value)
   except (TypeError, ValueError, OverflowError):
     number = math.nan
-  if not abs(number) < _LARGEST:  # False for NaN.
+  if not abs(number) < _LARGEST:  # NaN is not below it.
     problem = f"has {column}={value!r}, which is not a number such as 3.5"
     advice = "data.label_columns chooses the columns"
     if is_empty(value):

@@ -25,8 +25,8 @@ USUAL = ("label", "labels", "class")
 _FURTHER = ("label_name",)
 
 Names = tuple[str, ...]
-# Numbers may be no classes if there are more than _FEWEST and some occur again,
-# or if there are _MANY.
+# Numbers may be no classes if there are more than _FEWEST different ones and
+# some occur again, or if there are _MANY different ones or more.
 _FEWEST = 2
 _MANY = 10
 _NUMBER = re.compile(r"-?\d+(\.\d+)?\Z")

@@ -1,4 +1,4 @@
-"""The files of a tokenizer, of a text tower or a run, or made from texts."""
+"""The files of the tokenizer of a text tower or a run, or of one made anew."""
 
 import base64
 import binascii
