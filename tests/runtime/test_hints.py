@@ -81,7 +81,7 @@ def test_a_wrong_argument_names_the_right_one(keywords, said):
 
 
 def test_several_arguments_in_front_are_answered_by_an_example():
-  with pytest.raises(TypeError, match="by their names: vit_jax.list_models"):
+  with pytest.raises(TypeError, match="others have names: vit_jax.list_models"):
     operator.call(vit_jax.list_models, "vit", "dino")
 
 

@@ -178,7 +178,7 @@ def accepts(
         of = f"{example.partition('(')[0]}()"
         end = _hint_for_unknown(given, names, of) or f"; as in {example}"
         if takes_one and len(args) > 1 and "positional" in str(error):
-          end = f"; one goes in front and others by their names: {example}"
+          end = f"; one value goes in front, and others have names: {example}"
         if "multiple values" in str(error):
           end = _hint_for_section(given) or end
         raise TypeError(f"{error}{end}") from None

@@ -15,7 +15,7 @@ _SIDE = 96  # Longest side of a small picture, in pixels.
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Shown:
-  """Pictures (PNG, JPEG) or a page (HTML); `os.fspath` gives the first's path.
+  """Pictures (PNG, JPEG) or a page (HTML); `os.fspath` gives the first path.
 
   Attributes:
     paths: The files, at least one.

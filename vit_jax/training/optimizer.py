@@ -1,4 +1,7 @@
-"""The optimizer: Adam with decoupled weight decay (App. B.1), or another."""
+"""The optimizer: Adam with decoupled weight decay, or another.
+
+Adam is that of arXiv:2010.11929, App. B.1, and the schedules are in Table 3.
+"""
 
 import functools
 import math

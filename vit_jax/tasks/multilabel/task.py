@@ -156,7 +156,7 @@ class MultiLabelTask(ClassificationTask):
     if not (all_labels(source) > 0).any():
       raise ValueError(
         f"no image of {source.name} has a label, so there is no precision to "
-        "measure: evaluate on others."
+        "measure: evaluate on other images."
       )
 
   def measure(self, model: nn.Module, stream: Stream) -> Measure:

@@ -35,8 +35,8 @@ class Contrast(TakesImages, CoupledObjective):
 
   The score is the cosine of an image and its text. The loss is `couple` after
   `embed`, by `CoupledObjective.loss`; with `accumulation_steps`, a batch is
-  embedded part after part.
-  `PairsTask.objective` makes this object, for a `TwoTowers`.
+  embedded part after part. `PairsTask.objective` makes this object, for a
+  `TwoTowers`.
 
   Attributes:
     kind: "sigmoid" or "softmax".

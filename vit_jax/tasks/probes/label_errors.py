@@ -1,11 +1,11 @@
 """Likely label errors, by confident learning (arXiv:1911.00068).
 
-Every image is answered by a linear probe that was fitted to others, so a wrong
-label cannot confirm itself. The threshold of a class is the mean probability of
-that class over the images with its label (Eq. 2). An image counts for the class
-whose threshold its probability reaches. Where several reach theirs, it counts
-for the most probable class of all. An image whose label is another class than
-the one that it counts for is listed, unless its label is the most probable.
+Every image is answered by a linear probe that was fitted to other images, so a
+wrong label cannot confirm itself. The threshold of a class is the mean
+probability of that class over the images with its label (Eq. 2). An image
+counts for the class whose threshold its probability reaches; if it reaches
+several, it counts for its most probable class. An image is listed if it counts
+for another class than its label, unless its label is its most probable class.
 """
 
 import dataclasses
@@ -157,9 +157,10 @@ def stratified_folds(
 def confident_classes(
   labels: Int[np.ndarray, " N"], probabilities: Float[np.ndarray, "N K"]
 ) -> Int[np.ndarray, " N"]:
-  """The likeliest class whose threshold each image reaches, or `NONE`.
+  """The class whose threshold each image reaches, or `NONE`.
 
-  The threshold of a class is its mean probability for the images labelled so.
+  An image that reaches several gets its most probable class. The threshold of a
+  class is its mean probability for the images labelled so.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.probes.label_errors import confident_classes
