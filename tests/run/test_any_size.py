@@ -297,7 +297,9 @@ def test_a_model_of_another_kind_is_refused(config):
 
 def test_images_to_probe_are_those_of_the_run(config):
   config.fewshot.data.tokens = 64
-  with pytest.raises(ValueError, match="^fewshot.data.tokens=64: images to pr"):
+  with pytest.raises(
+    ValueError, match="^fewshot.data.tokens=64: the images of a pr"
+  ):
     read(config)
 
 
