@@ -201,13 +201,10 @@ def _open_batches(
 ) -> BatchIterator:
   """Opens the training batches after step `first`, for `stack` to close.
 
-  If the run will evaluate, the workers of the evaluation are started too. When
-  `stack` closes, a line names the images that could not be read.
+  When `stack` closes, a line names the images that could not be read.
   """
   batches = plan.open_batches(first)
   stack.callback(batches.close)
-  if plan.lengths.eval_every and first < plan.lengths.total:
-    plan.evaluation.stream.start()
   stack.callback(out.list_unreadable, plan, batches)
   return batches
 

@@ -253,6 +253,9 @@ class TrainLoop:
     self.watchdog.step()
     if step == self._first_step:
       self.outputs.spent.set_up()
+      if self.plan.lengths.eval_every:
+        # Started earlier, the workers would delay this step.
+        self.plan.evaluation.stream.start()
     self.outputs.display.step(step)
     return state, metrics
 
