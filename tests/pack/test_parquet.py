@@ -261,7 +261,7 @@ def test_a_damaged_page_names_its_file(whole):
   folder, content = whole
   path = folder / "train.parquet"
   path.write_bytes(content[:4] + b"\xff" * 40 + content[44:])
-  with pytest.raises(ValueError, match=r"train.parquet is damaged: .*[^\n]$"):
+  with pytest.raises(ValueError, match=r"train.parquet is damaged \(.*[^\n]$"):
     open_sources(str(folder))["train"].read([0, 1, 2, 3])
 
 

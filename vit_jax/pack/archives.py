@@ -41,7 +41,8 @@ def open_archive(file: IO[bytes], path: epath.Path) -> tarfile.TarFile:
     return tarfile.open(fileobj=bounded, mode="r:")
   except _DAMAGED as error:
     raise ValueError(
-      f"{path} is not an uncompressed .tar file ({error})."
+      f"{path} is not an uncompressed .tar file ({error}): decompress it, or "
+      "get it again."
     ) from error
 
 
@@ -98,6 +99,6 @@ class _Bounded:
     if not 0 <= size <= MOST_TEXT:
       raise ValueError(
         f"{self._path} is damaged: a header takes {size:,} bytes, more than "
-        f"{MOST_TEXT:,}."
+        f"{MOST_TEXT:,}; get it again."
       )
     return self._file.read(size)

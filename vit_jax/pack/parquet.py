@@ -124,7 +124,8 @@ class ParquetImages(Source):
       kind = column.type
       if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise ValueError(
-          f"{path}: the column {name!r} holds {kind}, not class numbers."
+          f"{path}: the column {name!r} holds {kind}, not class numbers: "
+          "--label_column chooses another."
         )
       empty = column.is_null().to_numpy()
       if pa.types.is_null(kind):
@@ -166,7 +167,7 @@ def _open(file: IO[bytes], path: str) -> pq.ParquetFile:
   if magic == b"PAR1" and size > _MOST_FOOTER:
     raise ValueError(
       f"{path} is damaged: its footer takes {size:,} bytes, more than "
-      f"{_MOST_FOOTER:,}."
+      f"{_MOST_FOOTER:,}; get it again."
     )
   return pq.ParquetFile(file)
 
@@ -267,7 +268,9 @@ def _naming_file(path: str) -> Iterator[None]:
   except (pa.ArrowException, OSError) as error:
     if isinstance(error, OSError) and error.errno is not None:
       raise  # It is an error of the disk, not of the file.
-    raise ValueError(f"{path} is damaged: {one_line(error)}.") from error
+    raise ValueError(
+      f"{path} is damaged ({one_line(error)}): get it again."
+    ) from error
 
 
 def _is_below(path: str, columns: Sequence[str]) -> bool:

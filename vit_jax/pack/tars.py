@@ -70,7 +70,9 @@ def open_tars(folder: epath.Path, labels: str | None) -> Splits:
   hidden.say()
   for split, listing in listings.items():
     if not listing.label:
-      raise ValueError(f"{folder}: split {split!r} holds no images.")
+      raise ValueError(
+        f"{folder}: split {split!r} holds no images: move its files away."
+      )
   counts = set().union(*(listing.captions for listing in listings.values()))
   seen = sum(len(listing.label) for listing in listings.values())
   most = max(max(listing.label) for listing in listings.values())
@@ -340,7 +342,9 @@ def _open_imagenet(folder: epath.Path, labels: str | None) -> Splits:
           train.add(start, member.size, label, member.name)
   hidden.say()
   if len(names) < 2:
-    raise ValueError(f"{path} holds no archives of classes.")
+    raise ValueError(
+      f"{path} holds no archives of classes: give ImageNet's own, as it is."
+    )
   splits: dict[str, Source] = {}
   splits["train"] = Records(f"{folder.name}, train", names, train)
   if not (folder / _VAL).exists():

@@ -67,7 +67,7 @@ def test_its_labels_are_those_of_the_run(folder, kind, names, text, expected):
   "kind, names, text, message",
   [
     (SINGLE, ("a", "b"), "f,l\n0.png,z", "line 2 has the label 'z', which the"),
-    (SINGLE, ("a", "b"), "f,z,a\n0.png,0,1", "the label 'z', .*; it has a, b."),
+    (SINGLE, ("a", "b"), "f,z,a\n0.png,0,1", "'z', .*; the run has a, b."),
     (
       SEVERAL,
       ("a", "b"),

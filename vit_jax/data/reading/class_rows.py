@@ -85,7 +85,7 @@ def finder_of_places(
 def _unknown_label(name: str, names: Names) -> str:
   """The words of a message on a label that is not among a run's names."""
   shown = first_of(names, _NAMED)
-  return f"the label {name!r}, which the run does not know; it has {shown}"
+  return f"the label {name!r}, which the run does not know; the run has {shown}"
 
 
 def merge_equal(before: Row, row: Row, hint: str) -> Row:
@@ -149,11 +149,11 @@ def index_names(
     """The places of a row's names; raises ValueError for one not in `names`."""
     for name in read(row):
       if name not in index:
-        advice = ""
+        advice = "correct it, or add rows to train on that have it"
         if name.isdecimal():
-          advice = "; --config.data.task=regression learns numbers"
+          advice = "--config.data.task=regression learns numbers"
         problem = f"has the label {name!r}, which no training row has"
-        fail(row.place, f"{problem}{advice}")
+        fail(row.place, f"{problem}; {advice}")
     return [index[name] for name in read(row)]
 
   return tuple(names), places

@@ -110,7 +110,7 @@ def open_folder(
   for row in rows:
     parts[row.split or "train"].append(row)
   if not parts["train"]:
-    fail(path, "has no row with split=train")
+    fail(path, "has no row with split=train: set it for images to train on")
   # The split to evaluate on is chosen as for folders, by their `Layout`.
   place = os.fsencode(path)
   val, test = (place if parts[split] else None for split in ("val", "test"))

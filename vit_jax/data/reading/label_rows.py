@@ -163,7 +163,7 @@ def _group_of(place: str, row: Mapping[str, Any], column: str | None) -> str:
   if column not in row:
     raise ValueError(
       f"data.group_column={column!r} is not a column: {place} has "
-      f"{list_columns([*row])}."
+      f"{list_columns([*row])}; give one of these."
     )
   group = str(row[column]).strip()
   if is_empty(group):

@@ -324,7 +324,8 @@ def _with_bounds(
     most = max(map(len, rows), default=0)
     if most > length:
       raise ValueError(
-        f"{path} makes {most:,} tokens of a text, where {length:,} fit."
+        f"{path} makes {most:,} tokens of a text, where {length:,} fit: get it "
+        "again from where the weights came from."
       )
     _check_ids(max(map(max, filter(None, rows)), default=0), path)
     return rows
@@ -351,7 +352,8 @@ def _check_ids(largest: int, path: pathlib.Path) -> None:
   """Raises ValueError if the largest id is larger than any vocabulary."""
   if largest >= bounds.MOST_IDS:
     raise ValueError(
-      f"{path} has the id {largest:,}, more than any vocabulary."
+      f"{path} has the id {largest:,}, more than any vocabulary: get it again "
+      "from where the weights came from."
     )
 
 

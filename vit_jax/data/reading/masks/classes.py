@@ -170,5 +170,5 @@ def _check(
   if len(numbers) > _MOST_CLASSES:
     raise ValueError(
       f"{where} names {len(names):,} classes: at most {_MOST_CLASSES:,} are "
-      "read."
+      "read, so name fewer."
     )
