@@ -12,6 +12,7 @@ from vit_jax.data.decoding.bands import FileBands, file_bands
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.some_bands import places_of_bands
+from vit_jax.data.transforming.with_masks import WithMasks
 
 NAMES = ("blue", "green", "red", "nir")
 HALF = (0.5,) * 4
@@ -189,3 +190,24 @@ def test_without_bands_of_their_own_models_take_files_as_before():
   assert set(preprocessing.transform().spec) == {"image"}
   with pytest.raises(UnreadableImageError, match="5 bands are needed"):
     preprocessing.transform()(tiff(pixels_of(2), ("red", "nir")))
+
+
+def test_masks_are_cut_as_the_bands_that_are_there():
+  pixels = pixels_of(2)
+  encoded = tiff(pixels, ("red", "nir"))
+  mask = pixels[..., 1].astype(np.int32)  # Each pixel's class is its nir.
+  preprocessing = Preprocessing(
+    (5, 7), cut_from=(6, 8), mean=HALF, std=HALF, bands=NAMES, some_bands=True
+  )
+  settings = TrainTransformSettings(crop="resize", flip=True)
+  train = WithMasks(preprocessing.train_transform(settings))
+  example = {"image": encoded, "label": mask, "id": ""}
+  rows = [train.row(example, np.random.default_rng(k)) for k in range(8)]
+  rows.append(WithMasks(preprocessing.transform()).row(example))
+  for row in rows:
+    assert {k: (v.shape, v.dtype) for k, v in row.items()} == {
+      k: (v.shape, v.dtype) for k, v in train.spec.items()
+    }
+    assert row["bands"].tolist() == [False, False, True, True]
+    np.testing.assert_array_equal(row["image"][..., 3], row["label"])
+  assert len({row["label"].tobytes() for row in rows}) == 2

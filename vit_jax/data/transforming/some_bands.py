@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vit_jax.data.batch import BANDS, ArraySpec, ImageTransform, Spec
+from vit_jax.data.batch import BANDS, ArraySpec, Spec
 from vit_jax.data.decoding.bands import FileBands, file_bands
-from vit_jax.data.decoding.picture import as_file
 from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.transforming.transforms import PlacedTransform, Places
 from vit_jax.runtime.printable import counted, printable
 
 _RGB = ("red", "green", "blue")
@@ -23,7 +23,7 @@ _LOOKED_AT = 256  # Images whose headers tell which bands are missing.
 
 
 @dataclasses.dataclass(frozen=True)
-class SomeBands(ImageTransform):
+class SomeBands(PlacedTransform):
   """Images with the bands that their files have; the run's other bands are 0.
 
   `image` has all bands of the run, and `bands`, booleans (C,), says which of
@@ -48,15 +48,26 @@ class SomeBands(ImageTransform):
   def spec(self) -> Spec:
     return {**super().spec, BANDS: ArraySpec((len(self.names),), bool)}
 
-  def __call__(self, image: Any, *rng: np.random.Generator) -> np.ndarray:
-    """The pixels of an image, uint8 (H, W, C), 0 in bands that are missing."""
-    return self._pixels_and_bands(as_file(image), *rng)[0]
-
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, np.ndarray]:
-    pixels, has = self._pixels_and_bands(example["image"], *rng)
-    return {"image": pixels, BANDS: has}
+    arrays, _ = self.row_and_places(example["image"], *rng)
+    return arrays
+
+  def row_and_places(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[Mapping[str, np.ndarray], Places]:
+    """The pixels and `bands` of an encoded image, and where they lie in it.
+
+    The pixels are uint8 (H, W, C), with 0 in bands that are missing. Raises
+    UnreadableImageError as `places_of_bands` does, or if the file is damaged.
+    """
+    bands = file_bands(encoded, len(self.names))
+    found = places_of_bands(bands, self.names)
+    images = _with_channels(self.images, len(bands.names))
+    pixels, places = images.pixels_and_places(encoded, *rng)
+    image, has = _of_run(pixels, found, len(self.names))
+    return {"image": image, BANDS: has}, places
 
   def about(self, source: Source) -> str:
     """A line if some of a few images lack bands, else ""."""
@@ -76,23 +87,20 @@ class SomeBands(ImageTransform):
     each = ", ".join(f"{lacks[name]} lack {name}" for name in missing)
     return f"of {seen} images looked at, {each}; these tokens are left out"
 
-  def _pixels_and_bands(
-    self, encoded: bytes, *rng: np.random.Generator
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels, and which bands the file has, as the arrays of `row`.
 
-    Raises UnreadableImageError as `places_of_bands` does, or if the file is
-    damaged.
-    """
-    bands = file_bands(encoded, len(self.names))
-    found = places_of_bands(bands, self.names)
-    images = _with_channels(self.images, len(bands.names))
-    pixels = images(encoded, *rng)
-    image = np.zeros((*pixels.shape[:2], len(self.names)), np.uint8)
-    image[..., [*found.values()]] = pixels[..., [*found]]
-    has = np.zeros(len(self.names), bool)
-    has[[*found.values()]] = True
-    return image, has
+def _of_run(
+  pixels: np.ndarray, found: Mapping[int, int], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """The bands of a run, from those of a file, which are at the places `found`.
+
+  Returns the pixels, uint8 (H, W, count), and booleans (count,), which say
+  which bands the file has.
+  """
+  image = np.zeros((*pixels.shape[:2], count), np.uint8)
+  image[..., [*found.values()]] = pixels[..., [*found]]
+  has = np.zeros(count, bool)
+  has[[*found.values()]] = True
+  return image, has
 
 
 def _with_channels(transform: Any, channels: int) -> Any:

@@ -9,7 +9,7 @@ Pillow's, which gives the pixels that PyTorch's libraries give.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import cv2
@@ -181,8 +181,37 @@ class Places(NamedTuple):
     return np.floor(places).astype(int)
 
 
+class PlacedTransform(ImageTransform):
+  """An image transform that knows where its pixels lie in the file's image."""
+
+  def __call__(
+    self, image: bytes | Picture, *rng: np.random.Generator
+  ) -> np.ndarray:
+    arrays, _ = self.row_and_places(as_file(image), *rng)
+    return arrays["image"]
+
+  def pixels_and_places(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[np.ndarray, Places]:
+    """The pixels of an encoded image, and where they lie in it.
+
+    Raises UnreadableImageError if the image cannot be decoded.
+    """
+    raise NotImplementedError
+
+  def row_and_places(
+    self, encoded: bytes, *rng: np.random.Generator
+  ) -> tuple[Mapping[str, np.ndarray], Places]:
+    """The arrays of `spec`, and where the pixels of `image` lie.
+
+    Raises UnreadableImageError if the image cannot be decoded.
+    """
+    pixels, places = self.pixels_and_places(encoded, *rng)
+    return {"image": pixels}, places
+
+
 @dataclasses.dataclass(frozen=True)
-class UpperLeft(ImageTransform):
+class UpperLeft(PlacedTransform):
   """The upper-left part, of `size` (H, W), of another transform's images."""
 
   transform: ImageTransform
@@ -192,16 +221,9 @@ class UpperLeft(ImageTransform):
   def image_shape(self) -> tuple[int, int, int]:
     return (*self.size, self.transform.image_shape[2])
 
-  def __call__(
-    self, image: bytes | Picture, *rng: np.random.Generator
-  ) -> np.ndarray:
-    pixels, _ = self.pixels_and_places(as_file(image), *rng)
-    return pixels
-
   def pixels_and_places(
     self, encoded: bytes, *rng: np.random.Generator
   ) -> tuple[np.ndarray, Places]:
-    """The pixels of an encoded image, and where they lie in it."""
     transform: Any = self.transform
     image, places = transform.pixels_and_places(encoded, *rng)
     height, width = self.size
@@ -241,7 +263,7 @@ def _sizes(image_size: Any) -> Union[OneSize, "AnySize"]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _ResizingTransform(ImageTransform):
+class _ResizingTransform(PlacedTransform):
   """A transform that decodes a file and resizes a part of it.
 
   Attributes:
@@ -255,21 +277,6 @@ class _ResizingTransform(ImageTransform):
   @property
   def image_shape(self) -> tuple[int, int, int]:
     return (*self.sizes.height_width, self.image_spec.channels)
-
-  def __call__(
-    self, image: bytes | Picture, *rng: np.random.Generator
-  ) -> np.ndarray:
-    pixels, _ = self.pixels_and_places(as_file(image), *rng)
-    return pixels
-
-  def pixels_and_places(
-    self, encoded: bytes, *rng: np.random.Generator
-  ) -> tuple[np.ndarray, Places]:
-    """The pixels of an encoded image, and where they lie in it.
-
-    Raises UnreadableImageError if the image cannot be decoded.
-    """
-    raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

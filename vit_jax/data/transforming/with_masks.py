@@ -21,8 +21,7 @@ class WithMasks(Transform):
   no number.
 
   Attributes:
-    images: A transform from the module `transforms`, which says where the
-      pixels lie.
+    images: A `PlacedTransform`.
     outside: The label of pixels of no class; NaN for numbers.
     dtype: The type of labels.
   """
@@ -39,10 +38,10 @@ class WithMasks(Transform):
   def row(
     self, example: Example, *rng: np.random.Generator
   ) -> Mapping[str, Any]:
-    """The image and its mask, (H, W), as `label`."""
-    image, places = self.images.pixels_and_places(example["image"], *rng)
+    """The arrays of the image, and its mask, (H, W), as `label`."""
+    arrays, places = self.images.row_and_places(example["image"], *rng)
     label = places.take_from(example["label"], self.outside)
-    return {"image": image, LABEL: label}
+    return {**arrays, LABEL: label}
 
 
 def with_label(
