@@ -277,6 +277,7 @@ def mark_files(
     preprocessing.spec,
     pixel_files,
     lambda paths: Display().track(paths, "marking", len(paths)),
+    preprocessing.bands,
   )
   for line in lines:
     say(line, sys.stdout)

@@ -1,17 +1,27 @@
 """Masks of image files: their names, and the memory they take."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.transforming.test_some_bands import tiff
 from tests.memory import bounded_memory
 from vit_jax.data.example import RGB, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.inference.mask_files import mask_names, write_masks
+from vit_jax.runtime import printable
+from vit_jax.tasks.dense_regression.objective import PixelErrors, Scaling
+from vit_jax.tasks.dense_regression.pictures import make_panels as of_numbers
+from vit_jax.tasks.dense_regression.settings import DenseRegressionSettings
+from vit_jax.tasks.pictures import to_draw
 from vit_jax.tasks.segmentation import marking
 from vit_jax.tasks.segmentation import pictures as segmentation_pictures
 from vit_jax.tasks.segmentation.files import MaskFiles
+from vit_jax.tasks.segmentation.pictures import make_panels as of_classes
 from vit_jax.tasks.segmentation.pictures import overlay, palette
 
 
@@ -175,3 +185,74 @@ def test_an_image_too_long_for_windows_is_refused(
     mark(None, image)
   whole = marking.make_mark(_Model(), Preprocessing((224, 224)))
   assert whole(None, image).shape == shape
+
+
+class _CountsBands:
+  """Answers each patch by the number of channels that are there."""
+
+  stride = 4
+
+  def apply(self, variables, x):
+    cells = jnp.isfinite(x).reshape(len(x), 2, 4, 2, 4, -1)
+    there = cells.all(axis=(2, 4)).sum(axis=-1)
+    return 9 * jax.nn.one_hot(there, 5)
+
+
+@pytest.mark.parametrize("short_side", [None, 12])
+def test_bands_that_a_file_lacks_are_nan_for_the_model(
+  short_side, tmp_path, capsys
+):
+  names = ("blue", "green", "red", "nir")
+  rng = np.random.default_rng(0)
+  pixels = rng.integers(0, 256, (11, 17, 4), np.uint8)
+  (tmp_path / "two.tif").write_bytes(tiff(pixels[..., :2], ("nir", "red")))
+  (tmp_path / "four.tif").write_bytes(tiff(pixels))
+  (tmp_path / "vv.tif").write_bytes(tiff(pixels[..., :2], ("vv", "vh")))
+  half = (0.5,) * 4
+  preprocessing = Preprocessing(
+    (8, 8), mean=half, std=half, bands=names, some_bands=True
+  )
+  mark = marking.make_mark(_CountsBands(), preprocessing, short_side)
+  printable.said_once.clear()
+  count, unreadable, _ = write_masks(
+    functools.partial(mark, {}),
+    [str(tmp_path / f"{name}.tif") for name in ("two", "four", "vv")],
+    str(tmp_path / "out"),
+    preprocessing.spec,
+    MaskFiles([*"01234"]),
+    bands=names,
+  )
+  assert (count, unreadable) == (2, 1)
+  masks = _written(tmp_path, "masks")
+  assert (masks["two.png"] == 2).all() and (masks["four.png"] == 4).all()
+  assert masks["two.png"].shape == (11, 17)
+  said = capsys.readouterr().err
+  assert said.count("Some images lack bands of the model") == 1
+  assert "vv.tif: its bands must be some of blue, green" in said
+
+
+@pytest.mark.parametrize("panels", [of_classes, of_numbers])
+def test_panels_are_drawn_of_the_bands_that_are_there(panels):
+  """The answer is that for an image that never had the other bands."""
+  seen = []
+
+  class Model(_CountsBands):
+    def apply(self, variables, x):
+      jax.debug.callback(lambda there: seen.append(there), jnp.isfinite(x))
+      return super().apply(variables, x)[..., :1]
+
+  half = (0.5,) * 4
+  objective = PixelErrors(
+    mean=half, std=half, scaling=Scaling(), settings=DenseRegressionSettings()
+  )
+  draw = panels(Model(), objective)
+  row = {
+    "image": np.zeros((8, 8, 4), np.uint8),
+    "bands": np.array([True, False, True, True]),
+  }
+  mask = np.zeros((8, 8), np.int32)
+  draw({}, [to_draw(0, row, mask)])
+  draw({}, [to_draw(1, {"image": row["image"]}, mask)])
+  jax.effects_barrier()
+  there = [np.asarray(x).all(axis=(0, 1, 2)).tolist() for x in seen]
+  assert there == [row["bands"].tolist(), [True] * 4]

@@ -11,17 +11,19 @@ from PIL import Image
 
 from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.example import ImageSpec, UnreadableImageError
+from vit_jax.data.transforming.some_bands import whole_image
 from vit_jax.inference import reading
 from vit_jax.runtime.files import replacing
-from vit_jax.runtime.printable import say
+from vit_jax.runtime.printable import say, say_once
 from vit_jax.tasks.answers import PixelFiles
 from vit_jax.tasks.pictures import as_photograph
 
 _AHEAD = 4  # Images decoded ahead of the one in use.
-Mark = Callable[[np.ndarray], np.ndarray]
+Mark = Callable[..., np.ndarray]
 """A function from an image's pixels (H, W, C) to its mask.
 
-It may raise UnreadableImageError."""
+If the image may lack bands, booleans (C,) follow, which say which it has. The
+function may raise UnreadableImageError."""
 Track = Callable[[Sequence[str]], Iterable[str]]
 """A function that passes files on, and may show how many are done."""
 
@@ -33,6 +35,7 @@ def write_masks(
   spec: ImageSpec,
   kind: PixelFiles,
   track: Track = iter,
+  bands: Sequence[str] = (),
 ) -> tuple[int, int, list[str]]:
   """Writes masks and `overlays` into two folders below `folder`.
 
@@ -45,6 +48,7 @@ def write_masks(
     spec: How a file becomes pixels.
     kind: How masks are written and shown.
     track: Passes the files on, and may show how many are done.
+    bands: The names of the channels, if `spec` takes files that lack some.
 
   Returns:
     The number of masks, the number of unreadable images, and lines with
@@ -57,16 +61,24 @@ def write_masks(
   overlays.mkdir(parents=True, exist_ok=True)
   written = 0
 
-  def decode(encoded: bytes) -> np.ndarray:
-    return decode_image(encoded, spec)
+  def decode(encoded: bytes) -> tuple[np.ndarray, ...]:
+    """The arguments of `mark`."""
+    if spec.some_bands:
+      return whole_image(encoded, spec, bands)
+    image = decode_image(encoded, spec)
+    reading.say_channels(encoded, spec)
+    return (image,)
 
   decoded = reading.decode_ahead(track(files), decode, _AHEAD)
   names = mask_names(files, kind.ending)
-  for (path, image), name in zip(decoded, names, strict=True):
-    mask = image if isinstance(image, str) else _mask_or_reason(mark, image)
-    if isinstance(image, str) or isinstance(mask, str):
+  for (path, given), name in zip(decoded, names, strict=True):
+    mask = given if isinstance(given, str) else _mask_or_reason(mark, *given)
+    if isinstance(given, str) or isinstance(mask, str):
       say(f"{reading.name_of(path, 0)}: {mask}")
       continue
+    image, *has = given
+    if not np.all(has):
+      say_once(reading.LACKS_BANDS)
     kind.add(mask)
     overlay = Image.fromarray(kind.overlay(as_photograph(image), mask))
     _save(masks / name, functools.partial(kind.save, mask))
@@ -106,10 +118,10 @@ def mask_names(files: Sequence[str], ending: str = ".png") -> list[str]:
   return names
 
 
-def _mask_or_reason(mark: Mark, image: np.ndarray) -> np.ndarray | str:
+def _mask_or_reason(mark: Mark, *image: np.ndarray) -> np.ndarray | str:
   """The mask of an image, or the reason why it cannot be computed."""
   try:
-    return mark(image)
+    return mark(*image)
   except UnreadableImageError as error:
     return str(error)
 

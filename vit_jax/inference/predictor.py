@@ -40,9 +40,6 @@ from vit_jax.training.inputs import ImageInputs
 
 _SHOWN = 20  # Answers that the text of a list shows.
 _BATCHES_AHEAD = 2  # Batches decoded ahead of the one in use.
-_LACKS_BANDS = (
-  "Some images lack bands of the model: the tokens of these bands are left out."
-)
 
 # Names of a batch's images, each with the reason it is unreadable, or None.
 Names = list[tuple[str, str | None]]
@@ -616,6 +613,6 @@ def _batches(
       if not isinstance(arrays, str):
         put(batch, row, arrays)
         if not np.all(arrays.get(BANDS, True)):
-          say_once(_LACKS_BANDS)
+          say_once(reading.LACKS_BANDS)
       names.append((reading.name_of(picture, number), error))
     yield names, batch

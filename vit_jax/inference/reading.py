@@ -12,7 +12,7 @@ from PIL import Image
 
 from vit_jax.data.batch import Batch
 from vit_jax.data.decoding.picture import Picture, as_file, is_picture
-from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.example import ImageSpec, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.named_images import find_images, say_left_out
@@ -23,6 +23,10 @@ Pictures = Picture | Iterable[Picture]
 """Pictures, a single one, or a folder or a pattern that stands for several."""
 
 _MOST_THREADS = 16
+LACKS_BANDS = (
+  "Some images lack bands of the model: the tokens of these bands are left out."
+)
+"""The line on images of which a batch's `bands` are not all true."""
 _ADDS_ALPHA = (
   "Some images have no alpha, which is the last of the model's {} channels: it "
   "is 255 for them."
@@ -158,19 +162,24 @@ def make_reader(
   A line says if any image gets an alpha of 255 as the model's last channel, or
   has bands that the model's channels leave out.
   """
-  from vit_jax.data.decoding.pillow import gets_alpha, leaves_out_bands
-
   transform, spec = preprocessing.transform(), preprocessing.spec
 
   def read(encoded: bytes) -> Mapping[str, Any]:
     arrays = transform.row({"image": encoded, "label": 0, "id": ""})
-    if gets_alpha(encoded, spec):
-      say_once(_ADDS_ALPHA.format(spec.channels))
-    if leaves_out_bands(encoded, spec):
-      say_once(_LEAVES_OUT.format(spec.channels))
+    say_channels(encoded, spec)
     return arrays
 
   return read
+
+
+def say_channels(encoded: bytes, spec: ImageSpec) -> None:
+  """Says if a readable image gets an alpha of 255, or if bands are left out."""
+  from vit_jax.data.decoding.pillow import gets_alpha, leaves_out_bands
+
+  if gets_alpha(encoded, spec):
+    say_once(_ADDS_ALPHA.format(spec.channels))
+  if leaves_out_bands(encoded, spec):
+    say_once(_LEAVES_OUT.format(spec.channels))
 
 
 def name_of(picture: Picture, number: int) -> str:

@@ -19,6 +19,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.display import Split
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.outcome import Outcome
+from vit_jax.tasks.pictures import to_draw
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.training import sharding
 
@@ -74,7 +75,7 @@ def _make_draw(
   if task.panels is None:
     return _make_answers(task, model, preprocessing, source, examples)
   draw = task.panels.make(model, task.objective(model, preprocessing))
-  images = [(index, row["image"], label) for index, row, label in examples]
+  images = [to_draw(*example) for example in examples]
 
   def draw_panels(params: Any, _: Outcome) -> dict[str, Photograph]:
     """The task's pictures of the examples, by names with their number."""
@@ -142,13 +143,9 @@ def _make_answers(
 
 def chosen_examples(
   source: Source, preprocessing: Preprocessing, count: int
-) -> list[tuple[int, np.ndarray, Any]]:
-  """Readable images, spread evenly over the split, at most `count`.
-
-  Returns the index, the pixels (H, W, 3) and the label of each.
-  """
-  rows = chosen_rows(source, preprocessing, count)
-  return [(index, row["image"], label) for index, row, label in rows]
+) -> list[tuple]:
+  """Readable images to draw, spread evenly over the split, at most `count`."""
+  return [to_draw(*row) for row in chosen_rows(source, preprocessing, count)]
 
 
 def chosen_rows(

@@ -22,6 +22,7 @@ from vit_jax.runtime.display import Split, Track, parse, untracked
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
 from vit_jax.tasks.outcome import Example, Outcome
+from vit_jax.tasks.pictures import to_draw
 from vit_jax.tasks.scores import kept_folds
 from vit_jax.tasks.task import Task, class_names
 from vit_jax.workdir.checkpoint import latest_description, open_run
@@ -298,8 +299,7 @@ def _show_example(
     )
   else:
     label = source_example["label"]
-    place_pixels_label = (example.index, arrays["image"], label)
-    (drawn,) = draw(run.params, [place_pixels_label])
+    (drawn,) = draw(run.params, [to_draw(example.index, arrays, label)])
   root = os.path.join(run.settings.data.root or "", "")
   return ShownExample(
     name=source_example["id"].removeprefix(root),

@@ -126,13 +126,14 @@ class Answers:
     model: nn.Module,
     preprocessing: Preprocessing,
     short_side: int | None = None,
-  ) -> Callable[[Any, np.ndarray], np.ndarray] | None:
+  ) -> Callable[..., np.ndarray] | None:
     """Makes the function that answers for each pixel of an image.
 
     It is a function from parameters and an image's pixels (H, W, C), of any
     size, to the class or the number of each pixel (H, W); None if pixels get no
-    answer. With `short_side`, the image is resized to that shorter side and
-    processed in overlapping windows.
+    answer. If images may lack bands, it also takes booleans (C,), which say
+    which bands the image has. With `short_side`, the image is resized to that
+    shorter side and processed in overlapping windows.
     """
     return None
 

@@ -1,11 +1,13 @@
 """Pictures that a task draws itself, and the functions they share."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
+
+from vit_jax.data.batch import BANDS
 
 _GAP = 4  # Pixels between two panels.
 _SIDE = 192  # Smaller images are enlarged, with their pixels as squares.
@@ -16,8 +18,18 @@ Photograph = UInt8[np.ndarray, "H W 3"]
 Draw = Callable[[Any, Sequence[tuple]], list[Photograph]]
 """A function from parameters and examples to a picture of each example.
 
-An example is its place in the split, its pixels and its label.
+An example is what `to_draw` returns.
 """
+
+
+def to_draw(index: int, row: Mapping[str, Any], label: Any) -> tuple:
+  """The example of a `Draw`: its place in the split, its pixels and its label.
+
+  Where `row`, the arrays of a batch's row, says which bands the image has,
+  these booleans (C,) follow.
+  """
+  bands = [row[BANDS]] if BANDS in row else []
+  return index, row["image"], label, *bands
 
 
 @dataclasses.dataclass(frozen=True)

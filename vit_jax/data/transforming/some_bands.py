@@ -14,7 +14,13 @@ import numpy as np
 
 from vit_jax.data.batch import BANDS, ArraySpec, Spec
 from vit_jax.data.decoding.bands import FileBands, file_bands
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.decoding.decode import decode_image
+from vit_jax.data.example import (
+  Example,
+  ImageSpec,
+  Source,
+  UnreadableImageError,
+)
 from vit_jax.data.transforming.transforms import PlacedTransform, Places
 from vit_jax.runtime.printable import counted, printable
 
@@ -86,6 +92,20 @@ class SomeBands(PlacedTransform):
     missing = [name for name in self.names if lacks[name]]
     each = ", ".join(f"{lacks[name]} lack {name}" for name in missing)
     return f"of {seen} images looked at, {each}; these tokens are left out"
+
+
+def whole_image(
+  encoded: bytes, spec: ImageSpec, names: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+  """A whole image of a run whose files may have some of its bands.
+
+  Returns all bands of the run, uint8 (H, W, C), with 0 in those that the file
+  lacks, and booleans (C,), which say which bands it has. Raises
+  UnreadableImageError as `places_of_bands` does, or if the file is damaged.
+  `names` are the run's bands.
+  """
+  found = places_of_bands(file_bands(encoded, len(names)), names)
+  return _of_run(decode_image(encoded, spec), found, len(names))
 
 
 def _of_run(

@@ -47,17 +47,16 @@ def heat(numbers: Numbers, least: float, most: float) -> Photograph:
 def make_panels(model: Any, objective: Any) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
-  An example is its place in the split, its pixels and its target, which may
-  have another size. The picture has the image, its target and the answer; a
-  number has the same colour in both.
+  An example's target may have another size than its pixels. The picture has the
+  image, its target and the answer; a number has the same colour in both.
   """
   outputs_of = make_logits(model, objective)
 
   def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
     sheets = []
-    for _, pixels, target in examples:
+    for _, pixels, target, *bands in examples:
       size = pixels.shape[:2]
-      outputs = outputs_of(params, pixels[None])
+      outputs = outputs_of(params, pixels[None], *bands)
       answer = np.asarray(objective.numbers(outputs, *size)[0])
       true = resize_mask(np.asarray(target), size)
       ends = span(true)

@@ -202,7 +202,7 @@ class PixelNumbersAnswers(Answers):
     model: Any,
     preprocessing: Preprocessing,
     short_side: int | None = None,
-  ) -> Callable[[Any, np.ndarray], Float[np.ndarray, "H W"]]:
+  ) -> Callable[..., Float[np.ndarray, "H W"]]:
     """Makes a function from parameters and an image to its numbers."""
     from vit_jax.models.interpolation import bicubic_weights
     from vit_jax.tasks.segmentation.marking import enlarged_in_strips, make_mark

@@ -31,8 +31,11 @@ def make_mark(
   preprocessing: Preprocessing,
   short_side: int | None = None,
   answer: Callable[[Logits, int, int], np.ndarray] | None = None,
-) -> Callable[[Any, Pixels], Shaped[np.ndarray, "H W"]]:
+) -> Callable[..., Shaped[np.ndarray, "H W"]]:
   """Returns a function from parameters and an image to the class of each pixel.
+
+  If the image may lack bands, a third argument, booleans (C,), says which of
+  them it has.
 
   The whole image is resized to the model's size, or, if the preprocessing has
   an `own_size`, to a size of its own. With `short_side`, the image's shorter
@@ -56,7 +59,7 @@ def make_mark(
   logits_of = make_logits(model, preprocessing)
   answer = answer or classes
 
-  def mark_at_own_size(params: Any, image: Pixels) -> Any:
+  def mark_at_own_size(params: Any, image: Pixels, bands: Any = None) -> Any:
     """The answer for an image that is seen whole, at a size of its own."""
     own: Any = preprocessing.own_size
     seen, seen_size = image, own.of(image.shape[:2])
@@ -64,19 +67,22 @@ def make_mark(
     if seen_size != image.shape[:2]:
       seen = resize_by_settings(image, seen_size, preprocessing.crop)
     (logits,) = np.asarray(
-      logits_of(params, seen[None], own.padding(seen_size))
+      logits_of(params, seen[None], bands, own.padding(seen_size))
     )
     check_finite(logits)
     return answer(logits, *image.shape[:2])
 
-  def mark(params: Any, image: Pixels) -> Shaped[np.ndarray, "H W"]:
+  def mark(
+    params: Any, image: Pixels, bands: Any = None
+  ) -> Shaped[np.ndarray, "H W"]:
     """The answer for an image that is resized, or seen by windows."""
     seen_size = size if short_side is None else _sides(image, short_side, P)
     seen = image
     if image.shape[:2] != seen_size:
       _check_size(seen_size, short_side)
       seen = resize_by_settings(image, seen_size, preprocessing.crop)
-    windows = _windows(partial(logits_of, params), seen, size, P)
+    logits_of_bands = partial(logits_of, params, bands=bands)
+    windows = _windows(logits_of_bands, seen, size, P)
     if seen_size == size:
       _, _, logits = next(windows)
     else:

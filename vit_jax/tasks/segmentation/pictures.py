@@ -18,6 +18,7 @@ from vit_jax.tasks.segmentation.objective import enlarged
 
 STRIP = 1 << 21  # Pixels of an image that are made floats at a time.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
+_WHOLE = ((0, 0), (0, 0))  # No zeros around an image.
 _GOLDEN = 0.618034  # Share of the colour circle between two classes.
 
 Mask = Int[np.ndarray, "H W"]
@@ -68,17 +69,22 @@ def make_logits(
 ) -> Callable[..., Float[Array, "B h w K"]]:
   """Returns a compiled function from parameters and images to logits.
 
-  The function's images are uint8 (B, H, W, C). A third argument, ((above,
-  below), (left, right)), counts the zeros to add around the normalised images.
-  `images` is an objective or a `Preprocessing`, with the `mean` and `std` of
-  the images.
+  The function's images are uint8 (B, H, W, C). Two more arguments may follow:
+  `bands`, booleans (C,), says which bands all images have, and is None if they
+  have all; `padding`, ((above, below), (left, right)), counts the zeros to add
+  around the normalised images. `images` is an objective or a `Preprocessing`,
+  with the `mean` and `std` of the images.
   """
   mean, std = images.mean, images.std
 
-  @partial(jax.jit, static_argnums=2)
-  def logits(params: Any, pixels: Array, padding: Any = ((0, 0),) * 2) -> Array:
+  @partial(jax.jit, static_argnums=3)
+  def logits(
+    params: Any, pixels: Array, bands: Any = None, padding: Any = _WHOLE
+  ) -> Array:
     x = normalize(pixels, mean, std)
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+    if bands is not None:
+      x = jnp.where(bands.reshape(1, 1, 1, -1), x, jnp.nan)
     return model.apply({"params": params}, x)
 
   return logits
@@ -87,16 +93,16 @@ def make_logits(
 def make_panels(model: Any, objective: Any) -> Draw:
   """Returns a function from parameters and examples to a picture of each.
 
-  An example is its place in the split, its pixels and its mask, which may have
-  another size. The picture has the image, its mask and the model's answer.
+  An example's mask may have another size than its pixels. The picture has the
+  image, its mask and the model's answer.
   """
   logits_of = make_logits(model, objective)
 
   def draw(params: Any, examples: Sequence[tuple]) -> list[Photograph]:
     sheets = []
-    for _, pixels, mask in examples:
+    for _, pixels, mask, *bands in examples:
       height, width = size = pixels.shape[:2]
-      logits = enlarged(logits_of(params, pixels[None]), height, width)
+      logits = enlarged(logits_of(params, pixels[None], *bands), height, width)
       answer = best_class(np.asarray(logits[0]))
       K = logits.shape[-1]
       answer = np.where(answer == NO_ANSWER, ignored_label(K), answer)

@@ -168,7 +168,7 @@ class PixelAnswers(Answers):
     model: Any,
     preprocessing: Preprocessing,
     short_side: int | None = None,
-  ) -> Callable[[Any, np.ndarray], np.ndarray]:
+  ) -> Callable[..., np.ndarray]:
     from vit_jax.tasks.segmentation.marking import make_mark
 
     return make_mark(model, preprocessing, short_side)
