@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +16,17 @@ from tests import runs
 from tests.data.transforming.test_some_bands import tiff
 from vit_jax import load_pretrained
 from vit_jax.inspection.draw import visualize_files
+from vit_jax.predict import mark_files
 from vit_jax.pretrained.convert import convert
 from vit_jax.report.measure import read_run
 from vit_jax.run import loop
+from vit_jax.run.experiments.probe import probe_segmentation
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
-from vit_jax.run.settings import read
+from vit_jax.run.settings import ProbeSettings, read
 from vit_jax.run.summary import header
 from vit_jax.runtime import printable
+from vit_jax.tasks.settings import DataSettings
 
 BANDS = "blue,green,red,nir"
 
@@ -222,3 +226,91 @@ def test_a_start_of_rgb_gets_tokens_of_channels(
   np.testing.assert_allclose(new["patches"]["E"]["kernel"], alone, atol=1e-6)
   assert not np.asarray(new["E_channel"]).any()
   assert load_pretrained(str(tmp_path / "next")).model.channel_tokens
+
+
+def as_array(path):
+  if path.suffix == ".npy":
+    return np.load(path)
+  with Image.open(path) as image:
+    return np.asarray(image)
+
+
+def write_scenes(root, kind):
+  """Blocks that the infrared shows, in files of some bands, and their labels.
+
+  The labels are masks of two classes, or numbers that are 3 higher in a block.
+  """
+  for split, count in (("train", 18), ("val", 6)):
+    for k in range(count):
+      draw = np.random.default_rng((k, count))
+      row, column = 8 * draw.integers(0, 2), 8 * draw.integers(0, 3)
+      block = np.zeros((24, 32), bool)
+      block[row : row + 16, column : column + 16] = True
+      pixels = draw.integers(0, 40, (24, 32, 4)).astype(np.uint8)
+      pixels[..., 2:] += np.uint8(180) * block[..., None]
+      encoded = tiff(pixels)
+      if k % 3 == 1:
+        encoded = tiff(pixels[..., [3, 2]], ("nir", "red"))
+      elif k % 3 == 2:
+        encoded = tiff(pixels[..., [3]], ("nir",))
+      labels = (1 + 3 * block).astype(np.float32)
+      if kind == "segmentation":
+        labels = block.astype(np.uint8)
+      folder = "masks" if kind == "segmentation" else "depth"
+      for name in ("images", folder):
+        (root / name / split).mkdir(parents=True, exist_ok=True)
+      (root / "images" / split / f"{k:02}.tif").write_bytes(encoded)
+      label_file = root / folder / split / f"{k:02}"
+      if kind == "segmentation":
+        Image.fromarray(labels).save(label_file.with_suffix(".png"))
+      else:
+        np.save(label_file.with_suffix(".npy"), labels)
+  return str(root)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["segmentation", "dense_regression"])
+def test_pixels_get_answers_from_the_bands_that_are_there(
+  kind, config, tmp_path, capsys
+):
+  root = write_scenes(tmp_path / "scenes", kind)
+  config.data.update(root=root, task=kind)
+  config.update(total_epochs=0.0, total_steps=60, image_size=(24, 32))
+  config.update(eval_every_epochs=0.0, save_every_epochs=0.0)
+  config.update(eval_every_steps=30, save_every_steps=30, eval_pictures=2)
+  config.model.update(variant="Ti/4", num_layers=2)
+  config.loss.label_smoothing = 0.0
+  config.eval_transform.crop = "resize"
+  workdir = str(tmp_path / "whole")
+  whole, evaluated = loop.train(read(config), workdir)
+  score = "mean_iou" if kind == "segmentation" else "r2"
+  assert evaluated[f"eval/{score}"] > 0.7
+  shown = capsys.readouterr().out
+  assert "of 18 images looked at, 12 lack blue" in shown
+  runs.stop(config, tmp_path / "part", step=30)
+  resumed, _ = loop.train(read(config), str(tmp_path / "part"))
+  assert runs.identical(jax.device_get(whole), jax.device_get(resumed))
+  again = evaluate_checkpoint(workdir)
+  assert again[f"eval/{score}"] == pytest.approx(evaluated[f"eval/{score}"])
+  tags = {tag for _, tag, _ in runs.events(tmp_path / "whole")}
+  assert f"eval/{kind}_2" in tags
+  printable.said_once.clear()
+  out = tmp_path / "out"
+  files = f"{root}/images/val/*.tif"
+  assert mark_files(workdir, files, str(out)) == 0
+  said = "Some images lack bands of the model: the tokens of these bands are"
+  assert capsys.readouterr().err.count(said) == 1
+  off = []
+  for label in sorted(pathlib.Path(root).glob("[md]*/val/*")):
+    (answer,) = out.glob(f"[mn]*/{label.stem}.*")
+    found, true = map(as_array, (answer, label))
+    off.append(np.abs(found.astype(float) - true).mean())
+  assert len(off) == 6
+  expected = evaluated.get(
+    "eval/mae", 1 - evaluated.get("eval/pixels_right", 0)
+  )
+  assert np.mean(off) == pytest.approx(expected, rel=1e-4)
+  if kind == "segmentation":
+    probe = ProbeSettings(data=DataSettings(root=root), batch_size=8)
+    assert probe_segmentation(workdir, probe).mean_iou > 0.7
+  assert read_run(workdir).problem is None

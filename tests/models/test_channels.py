@@ -19,6 +19,7 @@ from vit_jax.models import Patches, make_vit
 from vit_jax.models.channels import ChannelPatches, mean_over_channels, present
 from vit_jax.models.composed import Needs, encoder_of
 from vit_jax.models.masked_vit import masked_vit
+from vit_jax.models.segmenter import segmenter
 
 C = 4
 NPZ = pathlib.Path(__file__).parents[1] / "checkpoints" / "channelvit.npz"
@@ -44,9 +45,11 @@ def x_of(channels=C):
   return images(channels=channels)
 
 
-def expected_logits(params, x, channels):
-  """The paper's model of one image, of which some channels are there."""
-  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+def layers_of(params, x, channels):
+  """The outputs of the paper's layers for one image, (S, D).
+
+  Only some channels are there.
+  """
   H, W, _ = x.shape
   E_pos = params["position"]["E_pos"]
   z = [params["x_class"] + E_pos[0]]
@@ -61,6 +64,13 @@ def expected_logits(params, x, channels):
   z = np.stack(z)
   for layer in range(LAYERS):
     z = equations.block(z, params[f"block_{layer}"], 1e-6, "tanh")
+  return z
+
+
+def expected_logits(params, x, channels):
+  """The paper's model of one image, of which some channels are there."""
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  z = layers_of(params, x, channels)
   y = equations.layer_norm(z, params["norm"], 1e-6)[0]
   return equations.dense(y, params["head"])
 
@@ -318,6 +328,68 @@ def test_a_map_is_the_mean_over_the_channels_that_are_there():
   each = np.asarray(z).reshape(2, 3, 6, 5)
   np.testing.assert_allclose(found[0], each[0, [0, 2]].mean(axis=0), atol=1e-6)
   np.testing.assert_allclose(found[1], each[1].mean(axis=0), atol=1e-6)
+
+
+def expected_patches(params, x, channels):
+  """The normed patches of an image by the paper's model, (N, D).
+
+  Each is the mean over the channels that are there.
+  """
+  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  z = layers_of(params, x, channels)
+  z = equations.layer_norm(z, params["norm"], 1e-6)[1:]
+  return z.reshape(len(channels), -1, z.shape[-1]).mean(axis=0)
+
+
+@pytest.mark.parametrize("channels", [[0, 1, 2, 3], [3, 1], [2]])
+def test_a_segmenter_reads_the_mean_over_the_channels_that_are_there(channels):
+  model, x = segmenter(tiny(), 3), x_of()
+  params = random_params(model, x)
+  lacks = [c for c in range(C) if c not in channels]
+  found = apply(model, params, x.at[..., jnp.array(lacks, int)].set(jnp.nan))
+  for row, image in zip(found, np.asarray(x, np.float64), strict=True):
+    y = expected_patches(params, image, sorted(channels))
+    expected = equations.dense(y, params["head"])
+    np.testing.assert_allclose(
+      row.reshape(expected.shape), expected, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.slow
+def test_a_dpt_head_reads_the_channels_that_are_there():
+  """As by a model that never had the others."""
+  model = segmenter(tiny(num_layers=4), 1, head="dpt")
+  x, kept = x_of(), jnp.array([0, 3])
+  params = random_params(model, x)
+  found = apply(model, params, x.at[..., jnp.array([1, 2])].set(jnp.nan))
+  params["E_channel"] = params["E_channel"][kept]
+  alone = apply(model, params, x[..., kept])
+  np.testing.assert_allclose(found, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_a_segmenter_reads_the_channels_that_training_keeps():
+  """Its logits are those for images of these channels alone."""
+  model = segmenter(tiny(channel_sampling=True), 3)
+  x = x_of()
+  params = random_params(model, x)
+  alone = []
+  for kept in range(1, 2**C):
+    lacks = [c for c in range(C) if not kept >> c & 1]
+    lacking = x.at[..., jnp.array(lacks, int)].set(jnp.nan)
+    alone.append(apply(model, params, lacking))
+  train = jax.jit(
+    lambda params, key: model.apply(
+      {"params": params}, x, train=True, rngs={"dropout": key}
+    )
+  )
+  seen = set()
+  for seed in range(12):
+    found = train(params, jax.random.key(seed))
+    for row, image in enumerate(found):
+      apart = [float(jnp.abs(image - each[row]).max()) for each in alone]
+      assert min(apart) < 1e-4
+      seen.add(int(np.argmin(apart)))
+  assert len(seen) > 4
 
 
 def test_images_of_other_channels_are_refused():

@@ -91,11 +91,13 @@ ENCODERS = {
   "hybrid": dict(resnet_layers=(1,), resnet_width=32, patch_size=1),
   "resnet": None,
   "pe_token": dict(block="pe", pooling="token"),
+  "channels": dict(channel_tokens=True, channel_sampling=True),
   **{family: dict(block=family) for family in FAMILIES},
 }
 _NO_PATCHES = "a ResNet has no patches in its layers"
 _POOLS = "pooling='map' and .* take another pooling"
 _MIXES = "a hybrid's ResNet mixes neighbouring patches"
+_CHANNELS = "channel_tokens=True gives a patch a token for each channel"
 # What an objective cannot take, and the reason that is given.
 REFUSED = {
   ("self_distillation", "hybrid"): _MIXES,
@@ -110,6 +112,10 @@ REFUSED = {
   ("masked", "resnet"): _NO_PATCHES,
   ("segmentation", "resnet"): _NO_PATCHES,
   ("dense_regression", "resnet"): _NO_PATCHES,
+  ("autoencoder", "channels"): _CHANNELS,
+  ("masked", "channels"): _CHANNELS,
+  ("self_distillation", "channels"): _CHANNELS,
+  ("student", "channels"): _CHANNELS,
   ("autoencoder", "map"): _POOLS,
   ("autoencoder", "pe"): _POOLS,
   ("masked", "map"): _POOLS,

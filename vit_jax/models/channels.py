@@ -110,10 +110,35 @@ def mean_over_channels(
 
   It is 0 for a patch of which no channel is there.
   """
-  B, _, D = z.shape
-  counts = present(x, *grid).reshape(B, x.shape[-1], -1, 1)
-  of_channels = jnp.where(counts, z.reshape(*counts.shape[:3], D), 0)
-  return of_channels.sum(axis=1) / jnp.maximum(counts.sum(axis=1), 1)
+  return _mean(z, present(x, *grid).reshape(len(x), x.shape[-1], -1))
+
+
+def one_for_each_patch(tokens: Tokens) -> Tokens:
+  """The prefix, and one token for each patch: the mean over its channels.
+
+  Only channels that count are averaged: neither those that an image lacks nor
+  those that training leaves out. The mean is 0 for a patch without any. The
+  paper and its code have no such features, as they classify images by the class
+  token alone.
+  """
+  h, w = tokens.grid
+  assert tokens.mask is not None
+  counts = tokens.mask.reshape(len(tokens.z), -1, h * w)
+  mean = _mean(tokens.patches, counts)
+  first = tokens.z[:, : tokens.prefix]
+  z = jnp.concatenate([first, mean], axis=1)
+  return Tokens(z, prefix=tokens.prefix, grid=tokens.grid)
+
+
+def _mean(
+  z: Float[Array, "B CN D"], counts: Bool[Array, "B C N"]
+) -> Float[Array, "B N D"]:
+  """The mean over the channels that count; 0 where none does."""
+  of_channels = z.reshape(*counts.shape, z.shape[-1])
+  there = jnp.where(counts[..., None], of_channels, 0)
+  total = there.sum(axis=1, dtype=jnp.float32)
+  mean = total / jnp.maximum(counts.sum(axis=1), 1)[..., None]
+  return mean.astype(z.dtype)
 
 
 def check_fields(vit: Any) -> None:

@@ -120,6 +120,8 @@ class Needs:
     key: The key of the configuration that chooses the objective.
     patches: The encoder is a Transformer, with tokens for patches.
     all_patches: No patch may be left out by PatchDropout.
+    one_token: If all patches are needed, none may have a token for each of its
+      channels.
     hides: Patches are hidden, and must not influence those that are seen.
     some_patches: The layers can run on some of the patches alone.
     two_sizes: The encoder takes images of two sizes.
@@ -130,6 +132,7 @@ class Needs:
   key: str
   patches: bool = True
   all_patches: bool = True
+  one_token: bool = True
   hides: bool = False
   some_patches: bool = False
   two_sizes: bool = False
@@ -179,7 +182,7 @@ def _reasons(model: Any, needs: Needs) -> Iterator[str]:
       f"patch_dropout_rate={vit.patch_dropout_rate} would leave out patches "
       "that this objective reads: set it to 0"
     )
-  if needs.all_patches and vit.channel_tokens:
+  if needs.all_patches and needs.one_token and vit.channel_tokens:
     yield (
       "channel_tokens=True gives a patch a token for each channel, and this "
       "objective reads one of each patch: leave model.channel_tokens out, and "

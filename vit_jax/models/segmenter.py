@@ -71,16 +71,21 @@ class Segmenter(Composed):
   ) -> list[Tokens]:
     """The tokens of each layer to read, after the norm if `norms_outputs`.
 
-    With `prefix`, they have the tokens before the patches as well.
+    With `prefix`, they have the tokens before the patches as well. If the
+    encoder has `channel_tokens`, each patch has the mean of its tokens.
     """
     vit: Any = self.encoder
     layers = self.read_layers or (vit.num_layers,)
     tokens = vit.embed(x, train=train)
     tokens, outputs = vit.run_to(tokens, layers, train=train, prefix=prefix)
     vit.pool(tokens)  # Creates the parameters of `pool`, which the trunk has.
-    if not self.norms_outputs:
-      return outputs
-    return [vit.normed(one) for one in outputs]
+    if self.norms_outputs:
+      outputs = [vit.normed(one) for one in outputs]
+    if vit.channel_tokens:
+      from vit_jax.models.channels import one_for_each_patch
+
+      outputs = [one_for_each_patch(one) for one in outputs]
+    return outputs
 
   @property
   def norms_outputs(self) -> bool:
@@ -184,9 +189,8 @@ def segmenter(
     kind = partial(kind, as_dinov2=head == "dpt_dinov2")
   elif head == "small":
     head_size = head_size or WIDTH
-  encoder = encoder_of(model, Needs(f"data.task={task!r}")).clone(
-    representation_size=None
-  )
+  needs = Needs(f"data.task={task!r}", one_token=False)
+  encoder = encoder_of(model, needs).clone(representation_size=None)
   if max(layers, default=1) > model.num_layers:
     raise ValueError(
       f"{task}.layers={layers}: the model has layers 1 to {model.num_layers}."
