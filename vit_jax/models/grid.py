@@ -80,7 +80,8 @@ def _param_shapes(
 ) -> dict[str, tuple[int, ...]]:
   """The shape of every parameter, by its path, for images (H, W, C)."""
   inputs = model.inputs(image_shape)
-  shapes = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+  key = jax.eval_shape(jax.random.key, 0)  # Without compiling a program.
+  shapes = jax.eval_shape(model.init, key, inputs)["params"]
   flat: dict[str, Any] = traverse_util.flatten_dict(nn.unbox(shapes), sep="/")
   return {path: leaf.shape for path, leaf in flat.items()}
 

@@ -139,7 +139,8 @@ def array_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
 
   Raises ValueError if the mesh does not divide one of the arrays.
   """
-  boxed = jax.eval_shape(init, jax.random.key(0))  # With the names of axes.
+  key = jax.eval_shape(jax.random.key, 0)  # Without compiling a program.
+  boxed = jax.eval_shape(init, key)  # With the names of axes.
   shapes = nn.unbox(boxed)
   axes = nn.get_partition_spec(boxed)
   shardings = logical_to_mesh_sharding(axes, mesh, STORED)
