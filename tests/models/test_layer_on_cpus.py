@@ -1,6 +1,7 @@
-"""The gradient between layers on CPUs: where it is held, and what for."""
+"""What CPUs compute in forms of their own: gradients, which stay the same."""
 
 import re
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -118,15 +119,74 @@ def test_an_onnx_file_holds_nothing_of_it(monkeypatch):
   assert len(found) == len(export_onnx(vit, params))
 
 
-@pytest.mark.slow
-def test_no_part_of_a_step_computes_the_gradient_again_through_the_layers():
-  model, B = tiny(num_layers=4), 8
+def compiled_step(model, B):
+  """The text of a train step that is compiled for images of 8 x 12."""
   tx = make_optimizer(OptimizerSettings(), lambda _: 0.1)
   shapes = jax.eval_shape(make_init(model, tx, (8, 12, 3)), jax.random.key(0))
   batch = {"image": np.zeros((B, 8, 12, 3), np.uint8), "label": np.arange(B)}
   step = jax.jit(make_train_step(model, tx, lambda _: 0.1))
-  text = step.lower(nn.unbox(shapes), batch).compile().as_text()
+  return step.lower(nn.unbox(shapes), batch).compile().as_text() or ""
+
+
+@pytest.mark.slow
+def test_no_part_of_a_step_computes_the_gradient_again_through_the_layers():
+  model, B = tiny(num_layers=4), 8
   tokens = B * 7 * model.hidden_size * 4
-  most = max(operation.large(tokens) for operation in operations(text or ""))
+  parts = operations(compiled_step(model, B))
+  most = max(operation.large(tokens) for operation in parts)
   # It was 17, and 4 more with each layer.
   assert 3 <= most <= 12
+
+
+@pytest.mark.slow
+def test_no_product_of_a_step_in_bfloat16_has_a_form_that_is_slow():
+  model = tiny(num_layers=2, dtype=jnp.bfloat16)
+  # A product of two axes, and the axis of its first operand that it sums.
+  product = r" = \w+\[\d+,\d+\]\S* dot\(.*?lhs_contracting_dims={(\d)}"
+  summed = [
+    axis
+    for line in compiled_step(model, 8).splitlines()
+    for axis in re.findall(product, line)
+    if "/head/" not in line  # It is computed in float32.
+  ]
+  # A layer has four kernels in attention and two in the MLP, but the last layer
+  # computes keys and values otherwise. The gradients of kernels were sums over
+  # the rows of both operands, {0}.
+  assert len(summed) >= 3 * (2 * 6 - 2) and set(summed) == {"1"}
+
+
+@pytest.mark.parametrize("kind", ["dense", "projection"])
+def test_gradients_in_bfloat16_are_those_of_float64(kind):
+  config = layer.LayerConfig(dtype=jnp.bfloat16)
+  init = nn.initializers.normal()
+  if kind == "dense":
+    module = layer.dense(10, ("embed", "mlp"), config, name="dense")
+  else:
+    module = partitioning.Projection(
+      shape=(6, 2, 5),
+      num_inputs=1,
+      axes=("embed", "heads", "head_size"),
+      bias_axes=("heads", "head_size"),
+      kernel_init=init,
+      bias_init=init,
+      dtype=jnp.bfloat16,
+    )
+  rng = np.random.default_rng(0)
+  x, g = (
+    jnp.asarray(rng.normal(size=(4, 300, size)), jnp.bfloat16)
+    for size in (6, 10)
+  )
+  params = nn.unbox(module.init(jax.random.key(0), x))
+
+  def loss(params):
+    y: Any = module.apply(params, x)
+    return (y.astype(jnp.float32) * g.reshape(y.shape)).sum()
+
+  found = jax.grad(loss)(params)["params"]
+  x, g = np.float64(x), np.float64(g)
+  for name, wanted in {
+    "kernel": np.einsum("bsd,bsf->df", x, g),
+    "bias": g.sum((0, 1)),
+  }.items():
+    error = np.float64(found[name]).reshape(wanted.shape) - wanted
+    assert abs(error).max() < abs(wanted).max() / 2**8
