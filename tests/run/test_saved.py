@@ -137,6 +137,7 @@ def test_all_images_of_another_folder_are_evaluated(
     evaluate_checkpoint(run, test=True, **options)
   loaded = load_pretrained(run)
   assert loaded.evaluate(photos) == found
+  assert loaded.evaluate(photos, step=loaded.step) == found
   pairs = np.repeat(np.arange(3), 4), np.argmax(logits, axis=1)
   expected = np.zeros((3, 3), int)
   np.add.at(expected, pairs, 1)

@@ -166,10 +166,10 @@ class Loaded(Answering):
   ) -> dict[str, Any]:
     """Evaluates a run's checkpoint, as `vit_jax.evaluate(run, folder)` does.
 
-    The checkpoint is the one that was loaded, or the best one with `best=True`.
-    Keywords, metrics and errors are otherwise those of `vit_jax.evaluate`,
-    without its `step`. Also raises ValueError if the model is not from a run,
-    or was loaded with other settings than those of the run.
+    The checkpoint is the one that was loaded, unless `step` or `best=True`
+    names another. Keywords, metrics and errors are those of `vit_jax.evaluate`.
+    Also raises ValueError if the model is not from a run, or was loaded with
+    other settings than those of the run.
     """
     source = self.origin.source
     if self.step is None:
@@ -187,8 +187,9 @@ class Loaded(Answering):
       )
     # Commands are on a floor above, so this one is imported only when used.
     command = importlib.import_module("vit_jax.evaluate")
-    step = {} if options.get("best") else {"step": self.step}
-    return command.evaluate(source, folder, **step, **options)
+    if not options.get("best"):
+      options = {"step": self.step} | options
+    return command.evaluate(source, folder, **options)
 
   @hints.accepts("loaded.fewshot(folder, shots=5)")
   def fewshot(

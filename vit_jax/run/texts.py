@@ -123,7 +123,8 @@ def _check_new(settings: Settings) -> None:
 
 def _is_of_pieces(place: str) -> bool:
   """Whether a tokenizer's file or folder is one of SentencePiece."""
-  if os.path.isdir(os.path.expanduser(place)):
+  place = os.path.expanduser(place)
+  if os.path.isdir(place):
     return not os.path.exists(os.path.join(place, "tokenizer.json"))
   return place.endswith(".model")
 
