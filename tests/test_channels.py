@@ -1,5 +1,6 @@
 """Images of 1, 4 and 5 channels, from training to every use of the model."""
 
+import itertools
 import pathlib
 
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.runtime import printable
+from vit_jax.runtime.display import Display
 from vit_jax.tasks.settings import DataSettings
 
 
@@ -103,6 +106,42 @@ def test_every_use_follows_the_checkpoint(channels, tmp_path, capsys):
     np.testing.assert_allclose(got, expected, atol=1e-5)
   with pytest.raises(ValueError, match=f"{channels} channel.s., and not 3"):
     convert(workdir, str(tmp_path / "tv"), "torchvision", gelu="exact")
+
+
+@pytest.mark.slow
+def test_each_command_says_once_that_bands_are_left_out(tmp_path, capsys):
+  root = tmp_path / "tiles"
+  rng = np.random.default_rng(0)
+  for split, name in itertools.product(("train", "val"), ("a", "b")):
+    folder = root / split / name
+    folder.mkdir(parents=True)
+    for number in range(8):
+      tifffile.imwrite(
+        folder / f"{number}.tif",
+        rng.integers(0, 256, (20, 29, 4), np.uint8),
+        photometric="rgb",
+        extrasamples=[0],
+      )
+  workdir = str(tmp_path / "run")
+  paths = sorted(map(str, (root / "val" / "a").iterdir()))
+  config = config_of(str(root), 3, total_epochs=1.0)
+  settings = ProbeSettings(data=DataSettings(root=str(root)), batch_size=16)
+
+  def said(work):
+    printable.said_once.clear()
+    capsys.readouterr()
+    work()
+    return "".join(capsys.readouterr()).count("further bands or pages that")
+
+  assert said(lambda: train(read(config), workdir)) == 1
+  loaded = load_pretrained(workdir)
+  options = {"shots": 2, "display": Display()}
+  assert said(lambda: evaluate_checkpoint(workdir)) == 1
+  assert said(lambda: loaded.predict(paths)) == 1
+  assert said(lambda: loaded.features(paths)) == 1
+  maps = str(tmp_path / "maps")
+  assert said(lambda: visualize_files(workdir, paths[:2], out=maps)) == 1
+  assert said(lambda: probe_checkpoint(workdir, settings, **options)) == 1
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,22 @@ def test_bands_that_a_file_lacks_are_nan_for_the_model(
   assert "vv.tif: its bands must be some of blue, green" in said
 
 
+def test_bands_that_masks_leave_out_are_said(tmp_path, capsys):
+  pixels = np.zeros((8, 8, 4), np.uint8)
+  extra = {"photometric": "rgb", "extrasamples": [0]}
+  for name in "xy":
+    (tmp_path / f"{name}.tif").write_bytes(tiff(pixels, **extra))
+  printable.said_once.clear()
+  write_masks(
+    lambda image: np.zeros(image.shape[:2], np.int32),
+    [str(tmp_path / "x.tif"), str(tmp_path / "y.tif")],
+    str(tmp_path / "out"),
+    RGB,
+    MaskFiles(["sky"]),
+  )
+  assert capsys.readouterr().err.count("further bands or pages") == 1
+
+
 @pytest.mark.parametrize("panels", [of_classes, of_numbers])
 def test_panels_are_drawn_of_the_bands_that_are_there(panels):
   """The answer is that for an image that never had the other bands."""

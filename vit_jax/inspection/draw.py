@@ -14,7 +14,6 @@ from typing import IO, Any
 import numpy as np
 from PIL import Image
 
-from vit_jax.data.example import Example
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.named_images import find_images, say_missing
 from vit_jax.inference.reading import (
@@ -22,6 +21,7 @@ from vit_jax.inference.reading import (
   Pictures,
   decode_ahead,
   each_picture,
+  make_reader,
   name_of,
   read_image,
 )
@@ -237,11 +237,10 @@ def _reader(preprocessing: Preprocessing) -> Callable[[bytes], Any]:
 
   They are the arrays for the model, by name, and the photograph to draw on.
   """
-  transform = preprocessing.transform()
+  arrays_of = make_reader(preprocessing)
 
   def read(encoded: bytes) -> Any:
-    example: Example = {"image": encoded, "label": 0, "id": ""}
-    return transform.row(example), seen_part(encoded, preprocessing)
+    return arrays_of(encoded), seen_part(encoded, preprocessing)
 
   return read
 

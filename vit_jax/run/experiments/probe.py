@@ -167,7 +167,7 @@ def probe_segmentation(
     names = f"{splits[0].name} + {splits[1].split}"
     classes = counted(len(class_names), "class", "classes")
     data = f"{names}: {counts} images, {classes}"
-    opened.show(display, [("data", data)])
+    opened.show(display, [("data", data)], splits[0])
 
   def last_layer(params: Any, x: Any) -> Any:
     """The maps of the patches after the last layer, (B, h, w, D)."""
@@ -269,16 +269,18 @@ class _Opened:
       train, test = splits
       classes = counted(len(train.class_names), "class", "classes")
       data = f"{train.name}, {classes}, {counted(len(test), 'test image')}"
-      self.show(display, [("data", data), ("probe", probe)])
-      for line in channel_warnings(train, self.preprocessing.spec):
-        display.note(line)
+      self.show(display, [("data", data), ("probe", probe)], train)
     return self.loaded.held, display.track if display else untracked
 
-  def show(self, display: Display, rows: Sequence[tuple[str, str]]) -> None:
-    """Shows the notes on a workdir's damaged checkpoints, and then a header."""
+  def show(
+    self, display: Display, rows: Sequence[tuple[str, str]], train: Source
+  ) -> None:
+    """Shows notes on damaged checkpoints, a header, and notes on the images."""
     for line in self.loaded.notes:
       display.note(line)
     display.header([("model", self.name), *rows])
+    for line in channel_warnings(train, self.preprocessing.spec):
+      display.note(line)
 
   @contextlib.contextmanager
   def reading(
