@@ -10,7 +10,7 @@ import pytest
 from tests.models import equations
 from tests.models.tiny_vit import random_params
 from vit_jax.models.parts import Parts
-from vit_jax.models.text import TextTower, sincos1d
+from vit_jax.models.text import TextTower, sines_then_cosines
 
 SIZES = dict(
   num_classes=0,
@@ -51,7 +51,7 @@ def expected(tower, params, row):
   keep = [n for n, i in enumerate(row) if i != tower.pad_token]
   E_pos = params.get("E_pos")
   if E_pos is None:
-    E_pos = np.float64(sincos1d(tower.length, 8))
+    E_pos = np.float64(sines_then_cosines(tower.length, 8))
   z = params["E"][row] * tower.embedding_scale + E_pos[: len(row)]
   z = z[keep]
   for layer in range(2):
@@ -118,7 +118,7 @@ def test_without_an_end_the_largest_id_is_one():
 
 
 def test_positions_are_sines_then_cosines():
-  found = np.asarray(sincos1d(5, 7))
+  found = np.asarray(sines_then_cosines(5, 7))
   assert found.shape == (5, 7)
   for t in range(5):
     for i in range(3):

@@ -154,7 +154,7 @@ def test_kernels_are_chosen_by_their_paths():
     (
       "msa/qeury",
       {},
-      "'msa/qeury' is found in no kernel's path; .* as block_1",
+      "'msa/qeury' is found in no kernel's path. .*this: block_1",
     ),
     ("head", {}, "'head' is found in no kernel's path"),
     ("block_1/", {"scan": True}, "only some layers, .* model.scan=False"),

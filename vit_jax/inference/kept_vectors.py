@@ -190,7 +190,8 @@ def _arrays_in(path: pathlib.Path) -> dict[str, np.ndarray] | None:
 def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
   """Reads an array of an archive of `size` bytes.
 
-  Raises ValueError if it is compressed, or claims more bytes than there are.
+  Raises ValueError if it is compressed, is of another type than texts and
+  numbers, or has other bytes than it claims.
   """
   member = archive.getinfo(f"{name}.npy")
   is_stored = member.compress_type == zipfile.ZIP_STORED
@@ -202,7 +203,8 @@ def _read_array(archive: zipfile.ZipFile, name: str, size: int) -> np.ndarray:
     np.lib.format.read_magic(stream)
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     content = stream.read(member.file_size)
-  num_bytes = math.prod(shape) * dtype.itemsize
-  if dtype.kind not in "Uif" or num_bytes != len(content):
-    raise ValueError(f"its array {name!r} is shorter than it claims")
+  if dtype.kind not in "Uif":
+    raise ValueError(f"its array {name!r} holds neither texts nor numbers")
+  if math.prod(shape) * dtype.itemsize != len(content):
+    raise ValueError(f"its array {name!r} has other bytes than it claims")
   return np.frombuffer(content, dtype).reshape(shape)

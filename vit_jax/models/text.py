@@ -192,7 +192,7 @@ class TextTower(Model):
       init = _normal(None, None)
       E_pos = self.param("E_pos", init, shape, self.param_dtype)
     else:
-      E_pos = sincos1d(self.length, D)
+      E_pos = sines_then_cosines(self.length, D)
     return (z + E_pos[None, : ids.shape[1]]).astype(self.dtype)
 
   def _layers(self, train: bool) -> Layers:
@@ -232,11 +232,11 @@ def _normal(*axes: str | None):
   return with_axes(nn.initializers.normal(0.02), axes)
 
 
-def sincos1d(length: int, D: int) -> Float[Array, "T D"]:
+def sines_then_cosines(length: int, D: int) -> Float[Array, "T D"]:
   """Fixed positions: D // 2 sines of a token's place, then as many cosines.
 
   Entry i of both has the frequency 10,000^(-i / (D // 2 - 1)), unlike in
-  `position.sincos1d`; an odd D ends in a zero.
+  `placed.sincos1d`; an odd D ends in a zero.
   """
   half = D // 2
   frequency = np.exp(-math.log(10_000) / (half - 1) * np.arange(half))

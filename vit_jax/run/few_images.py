@@ -144,7 +144,8 @@ def with_depth_head(
   There are none if `pretrained` is no folder of a model for depth, or the user
   sets the head, its layers or its size. Returns keys with their values, and the
   reason, a part of a sentence, or "" if there are no keys or the run has begun.
-  A run that has begun keeps its values.
+  A run that has begun keeps its values. Raises ValueError or OSError if the
+  folder's configuration, or the run's description, cannot be read.
   """
   from vit_jax.pretrained.folder import depth_head
   from vit_jax.tasks.dense_regression.settings import DINOV2

@@ -161,9 +161,8 @@ def jit_digest(plan: Plan) -> Callable:
   """A function from a state, the batch that led to it and the step's metrics.
 
   It returns the state and the step's digest: two runs with equal digests
-  computed the same steps. The next step is to take the state that is returned:
-  its `step` comes out of the checksums' program, so the next step runs after
-  that program.
+  computed the same steps. Give the returned state to the next train step: its
+  `step` comes out of the checksums' program, so the train step runs after it.
   """
   seed = np.int64(plan.settings.seed)
   whole = sharding.replicated_sharding(plan.mesh)

@@ -117,8 +117,8 @@ def chosen_kernels(
     chosen_paths += [path] if all(matches) else []
   if not chosen_paths:
     raise ValueError(
-      f"lora.kernels={settings.kernels!r} is found in no kernel's path; paths "
-      f"are such as {', '.join(kernels[-3:])}."
+      f"lora.kernels={settings.kernels!r} is found in no kernel's path. "
+      f"Paths look like this: {', '.join(kernels[-3:])}."
     )
   return chosen_paths
 

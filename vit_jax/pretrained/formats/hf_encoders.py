@@ -309,9 +309,13 @@ def rules(vit: BaseVit, shapes: Shapes | None = None) -> list[Rule]:
 
 
 def equivalent(vit: Any) -> Any:
-  """The model to write instead of `vit`; it gives the same answers."""
+  """The model to write instead of `vit`, as its family in transformers is.
+
+  With the parameters that `equivalent.refit` makes for it, it gives the same
+  answers: they gain a LayerScale of ones, or a head's zeros for the mean token.
+  """
   if not vit.extended:
-    # A SigLIP has a table of positions.
+    # A SigLIP learns its positions, so fixed ones are written as learned ones.
     return vit.clone(position="learned") if is_encoder(vit) else vit
   resize = vit.position_resize
   if vit.position == "learned_grid" and resize != "square":

@@ -203,7 +203,10 @@ class PixelNumbersAnswers(Answers):
     preprocessing: Preprocessing,
     short_side: int | None = None,
   ) -> Callable[..., Float[np.ndarray, "H W"]]:
-    """Makes a function from parameters and an image to its numbers."""
+    """Makes a function from parameters and an image to its numbers, (H, W).
+
+    `short_side` is what the image's shorter side is resized to, as in the base.
+    """
     from vit_jax.models.interpolation import bicubic_weights
     from vit_jax.tasks.segmentation.marking import enlarged_in_strips, make_mark
 

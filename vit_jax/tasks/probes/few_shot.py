@@ -208,7 +208,9 @@ class FewShot:
   ) -> list[np.ndarray]:
     """The features of each draw, (K, n, D).
 
-    Unreadable images are skipped, and others are drawn in their place.
+    Unreadable images are skipped, and others are drawn in their place. Raises
+    ValueError once a class has too few readable images, and NotFiniteError if a
+    feature is NaN or infinite.
     """
     while True:
       indices, places = np.unique(self.drawn, return_inverse=True)
