@@ -47,8 +47,8 @@ def define_flags() -> None:
     "as_trained",
     False,
     "Write a masked autoencoder with its decoder, or an image tower with its "
-    "text tower, for transformers' ViTMAEForPreTraining, CLIPModel or "
-    "SiglipModel.",
+    "text tower, for transformers' ViTMAEForPreTraining, or for CLIPModel, "
+    "SiglipModel, MetaClip2Model or Tipsv2Model.",
   )
   command.define_overrides()
 

@@ -70,7 +70,8 @@ class _Program:
 
   Attributes:
     runtimes: What runs it, such as "JAX on cpu, tpu (StableHLO)".
-    needs: Packages that have to be installed to run it.
+    needs: The packages to install, with the verb: "onnxruntime{} and NumPy are".
+      `{}` is the `package` of what is exported.
     run: Code that runs it, with fields for `path`, `takes`, `gives`, the code
       that makes its inputs, `make`, the names `call`, `inputs`, `feeds` and
       `outputs`, and `class_names`.

@@ -57,7 +57,12 @@ def link_bytes(op: Op, coords: np.ndarray, ring: int) -> float:
 
 
 def members(groups: str, devices: int) -> np.ndarray:
-  """The devices of the first group in XLA's text; all if it has no group."""
+  """The devices of the first group in XLA's text; all if it has no group.
+
+  XLA has three forms: a list, `{{0,2},{1,3}}`; numbers that are reshaped,
+  transposed and reshaped again, `[2,2]<=[2,2]T(1,0)`, a group in each row; and
+  the axes of a mesh along which a group lies, `mesh['a'=2,'b'=4] {'a'}`.
+  """
   ids = np.arange(devices)
   if named := re.match(r"mesh\[(.*?)\][^{]*\{([^}]*)\}", groups):
     sizes = re.findall(r"'(\w+)'=(\d+)", named[1])
@@ -65,7 +70,7 @@ def members(groups: str, devices: int) -> np.ndarray:
     return ids.reshape([int(size) for _, size in sizes])[*whole].ravel()
   parts = re.split("<=|T", groups.partition("}")[0])
   shape, *dims = ([*map(int, re.findall(r"\d+", part))] for part in parts)
-  if dims:  # [groups,size]<=[dims]T(order); without <=, a list.
+  if dims:
     order = dims[1] if len(dims) > 1 else range(len(dims[0]))
     return ids.reshape(dims[0]).transpose(order).reshape(shape)[0]
   return ids[shape or slice(None)]

@@ -124,7 +124,11 @@ class Lookup:
     return Lookup(os.path.join(self._root, folder), self._endings)
 
   def _similar(self, name: bytes) -> bytes | None:
-    """The only file whose name differs in spelling alone, or None."""
+    """The file whose name differs in spelling or in its ending, or None.
+
+    A name without an ending takes the first of the endings with which there is
+    a file. Otherwise, None stands for several files, as it does for no file.
+    """
     folder, base = os.path.split(name)
     found = self._folder(folder)
     if found is None:

@@ -97,7 +97,8 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
   by_number = meaning.classes_of_numbers(kind)
   none = ignored_label(meaning.count)
   agree, all_numbers, strange = True, True, None
-  # The pixels with a class by their numbers, less those with one by colours.
+  # How many more pixels have a class by their numbers than by their colours,
+  # below 0 if colours give more pixels a class.
   by_numbers_more = 0
   for (counted_kind, palette), counts in found.counts.items():
     if counted_kind != kind:
@@ -260,7 +261,7 @@ def _palette_lines(found: Census, meaning: Meaning) -> list[str]:
   if others := kinds - meaning.by_colour:
     lines.append(
       f"the numbers of masks are read, and not the colours of {CLASSES}, which "
-      f"these masks do not have ({', '.join(sorted(others))})."
+      f"do not fit these masks ({', '.join(sorted(others))})."
     )
   if found.palettes_differ and "palette" not in meaning.by_colour:
     one, other = map(text, found.palettes_differ)
