@@ -70,7 +70,7 @@ class _Program:
 
   Attributes:
     runtimes: What runs it, such as "JAX on cpu, tpu (StableHLO)".
-    needs: The packages to install, with the verb: "onnxruntime{} and NumPy are".
+    needs: Which packages to install, with the verb, as "JAX{} and NumPy are";
       `{}` is the `package` of what is exported.
     run: Code that runs it, with fields for `path`, `takes`, `gives`, the code
       that makes its inputs, `make`, the names `call`, `inputs`, `feeds` and
