@@ -12,6 +12,7 @@ from configs import digits
 from tests import commands
 from vit_jax.estimate import compiler, tune, tuned_config
 from vit_jax.estimate.tune import Choice
+from vit_jax.models import partitioning
 from vit_jax.run.config_file import load_config
 from vit_jax.run.settings import read
 from vit_jax.runtime.settings import replaced
@@ -238,6 +239,22 @@ def test_what_is_tried_divides_the_batch_and_the_devices():
   assert Choice().changes(tensor) == {"accumulation_steps": 1, "mesh.fsdp": 1}
   fixed = replaced(tensor, Choice().changes(tensor))
   assert not Choice().changes(fixed)
+
+
+def test_a_search_begins_with_what_the_table_knows(monkeypatch):
+  monkeypatch.setitem(partitioning.CHIPS, "cpu", "v5e")
+  devices, sizes = jax.devices(), (1000, 1_281_167)
+  h14 = read(load_config("pretrain:H/14,imagenet2012"))
+  h14 = replaced(h14, {"model.pooling": "gap", "batch_size": 256})
+  known = tune.known_choice(h14, devices, sizes)
+  assert known == Choice(parts=2, fsdp=8, scoped_mib=48)  # A row of the table.
+  axes = tune.axes_of(h14, 8, known)
+  assert tune.first_choices(h14, axes, known)[:2] == [Choice.of(h14), known]
+  assert all(getattr(known, name) in axes[name] for name in axes)
+  # The table has no row for other images, and none where a key is set.
+  for changes in ({"batch_size": 128}, {"mesh.fsdp": 4}, {"image_size": 1}):
+    other = replaced(h14, changes)
+    assert tune.known_choice(other, devices, sizes) == Choice.of(other)
 
 
 def test_the_choice_is_written_as_a_configuration(tmp_path):

@@ -3,11 +3,13 @@
 Only settings that do not change the model and its loss are tried: parts of a
 batch, FSDP, `model.scan`, `model.remat`, and how much of its own memory the
 chip may give to one operation ("scoped VMEM"). The search begins with what is
-set already and what was best for other models, and tries neighbours of the best
-choice until none is faster. Results are kept in a folder, so a search that was
-stopped continues, and one that is repeated ends at once.
+set already, what is known of the model (`run/fastest.csv`) and what was best
+for other models, and tries neighbours of the best choice until none is faster.
+Results are kept in a folder, so a search that was stopped continues, and one
+that is repeated ends at once.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -20,6 +22,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from vit_jax.estimate import compiler
+from vit_jax.run.plan import plan_of_shapes
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.command import cache_folder
 from vit_jax.runtime.files import replacing
@@ -102,21 +105,25 @@ class Choice:
 Axes = dict[str, Sequence[Any]]
 
 
-def axes_of(settings: Settings, devices: int) -> Axes:
+def axes_of(
+  settings: Settings, devices: int, known: Choice | None = None
+) -> Axes:
   """The values to try for each field of a choice, in order.
 
-  They include the settings' own values.
+  They include the settings' own values, and those of the choice `known`.
   """
   # Groups of devices, each with images of its own.
   groups = devices // max(1, settings.mesh.tensor)
   present = Choice.of(settings)
-  parts = {*PARTS, present.parts}
-  fsdp = {1, min(8, groups), groups, present.fsdp}
+  known = known or present
+  parts = {*PARTS, present.parts, known.parts}
+  fsdp = {1, min(8, groups), groups, present.fsdp, known.fsdp}
   if settings.mesh.data != -1:  # With `data` set, only one size fits.
     fsdp = {present.fsdp}
   images = settings.batch_size // groups
+  scoped = (*SCOPED_MIB, present.scoped_mib, known.scoped_mib)
   return {
-    "scoped_mib": tuple(dict.fromkeys((*SCOPED_MIB, present.scoped_mib))),
+    "scoped_mib": tuple(dict.fromkeys(scoped)),
     "parts": sorted(n for n in parts if n <= images and images % n == 0),
     "fsdp": sorted(n for n in fsdp if n > 0 and groups % n == 0),
     "scan": (False, True),
@@ -124,8 +131,31 @@ def axes_of(settings: Settings, devices: int) -> Axes:
   }
 
 
-def first_choices(settings: Settings, axes: Axes) -> list[Choice]:
-  """Choices to begin with: that of the settings, and three rules.
+def known_choice(
+  settings: Settings, devices: list[Any], sizes: tuple[int, int]
+) -> Choice:
+  """The choice with which a run of these settings begins.
+
+  It is that of the table of `run.fastest` if the table has the model and no key
+  is set, else that of the settings. So it is for settings that cannot be built:
+  the first trial says why. `sizes` are those of `tune`.
+  """
+  num_classes, num_examples = sizes
+  with contextlib.suppress(ValueError):
+    plan = plan_of_shapes(
+      settings,
+      num_classes=num_classes,
+      num_examples=num_examples,
+      devices=devices,
+    )
+    settings = plan.settings
+  return Choice.of(settings)
+
+
+def first_choices(
+  settings: Settings, axes: Axes, known: Choice | None = None
+) -> list[Choice]:
+  """Choices to begin with: that of the settings, `known`, and three rules.
 
   The rules are the best choice of docs/evidence/scaling.md, and two that save
   more and more memory.
@@ -135,12 +165,15 @@ def first_choices(settings: Settings, axes: Axes) -> list[Choice]:
     fsdp=max(axes["fsdp"]),
     scoped_mib=24,
   )
-  return [
-    Choice.of(settings),
+  present = Choice.of(settings)
+  choices = [
+    present,
+    known or present,
     rule,
     dataclasses.replace(rule, remat="dots"),
     dataclasses.replace(rule, remat="full", scan=True),
   ]
+  return list(dict.fromkeys(choices))
 
 
 def neighbours(choice: Choice, axes: Axes, first: str) -> Iterator[Choice]:
@@ -248,8 +281,9 @@ def tune(
     f"Compiling up to {most} variants of the train step for {topology}; each "
     "result is kept ..."
   )
-  axes = axes_of(settings, len(devices))
-  begin = first_choices(settings, axes)
+  known = known_choice(settings, devices, sizes)
+  axes = axes_of(settings, len(devices), known)
+  begin = first_choices(settings, axes, known)
   folder = folder or cache_folder() / "tuned"
   values = flat(to_dict(settings))
   facts = (topology, sizes, values, _files(settings), *_versions())
