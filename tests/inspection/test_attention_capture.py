@@ -59,6 +59,7 @@ def test_maps_of_missing_channels_are_those_without_them(pooling):
   np.testing.assert_allclose(of_layer, other, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_image_of_a_batch_has_maps_of_its_own_channels():
   model, params, fewer, x, lacks = make("gap")
   both = jnp.stack([lacks[0], x[1]])

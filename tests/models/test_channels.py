@@ -208,6 +208,7 @@ def test_the_order_of_channels_changes_nothing():
   assert np.abs(np.asarray(others - expected)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_part_of_a_channel_can_be_missing():
   """A patch with any NaN is left out, and the mask of patches is of all."""
   model, x = tiny(), x_of()
@@ -228,6 +229,7 @@ def test_a_part_of_a_channel_can_be_missing():
   )
 
 
+@pytest.mark.slow
 def test_the_vector_of_a_missing_channel_gets_no_gradient():
   model, x = tiny(num_layers=1), x_of()
   params = random_params(model, x)
@@ -367,6 +369,7 @@ def test_a_dpt_head_reads_the_channels_that_are_there():
   np.testing.assert_allclose(found, alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_segmenter_reads_the_channels_that_training_keeps():
   """Its logits are those for images of these channels alone."""
   model = segmenter(tiny(channel_sampling=True), 3)
