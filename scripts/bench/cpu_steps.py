@@ -39,7 +39,7 @@ NAMES = (
   *("rounds", "machine", *LIBRARIES),
 )
 # Modules that are imported anew from an earlier clone.
-_OURS = ("vit_jax", "scripts.bench.models")
+_OURS = ("vit_jax", "scripts")
 
 
 @contextlib.contextmanager
