@@ -88,6 +88,7 @@ assert not {{"vit_jax", "flax"}} & set(sys.modules)
     np.testing.assert_allclose(logits, expected[:count], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loaded_model_is_written_as_its_checkpoint_is(
   tmp_path, capsys, monkeypatch
 ):

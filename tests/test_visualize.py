@@ -215,6 +215,7 @@ def test_without_images_the_parameters_are_drawn(tmp_path, checkpoint, capsys):
     assert found["position_similarity"].shape == (2, 3, 2, 3)
 
 
+@pytest.mark.slow
 def test_pictures_unlike_the_digits_of_a_run_are_told(tmp_path, capsys):
   config = base_config()
   config.data.name = "digits"

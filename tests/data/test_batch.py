@@ -254,6 +254,7 @@ def test_names_of_the_loader_are_taken():
     data.Loader().train(Numbered(4), Labelled(), batch_size=2, seed=0)
 
 
+@pytest.mark.slow
 def test_a_transform_may_make_the_label():
   """Of the example's own, in each way through the loader."""
 

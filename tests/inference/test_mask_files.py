@@ -142,6 +142,7 @@ def test_strips_change_no_overlay(monkeypatch, most):
     np.testing.assert_array_equal(kind.counts, counts)
 
 
+@pytest.mark.slow
 def test_a_large_image_takes_few_times_its_pixels():
   """It took 28 times as many bytes: 7 GB for 9,000 x 9,000."""
   side = 3000

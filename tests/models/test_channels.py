@@ -173,7 +173,7 @@ ENCODERS = {
   "scan": {"scan": True},
   "dinov3": {"block": "dinov3", "num_heads": 2},
 }
-FAST = ("gap", "dinov3")
+FAST = ("gap",)
 
 
 @pytest.mark.parametrize(

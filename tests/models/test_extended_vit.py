@@ -228,6 +228,7 @@ def test_norms_after_the_branches_by_the_formula():
   np.testing.assert_allclose(result, z, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sides_of_a_layer_are_added_up():
   """Attentions first and then MLPs; each side alone is a layer without."""
   z = jax.random.normal(jax.random.key(0), (2, 5, 24))

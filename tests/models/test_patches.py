@@ -185,6 +185,7 @@ def test_taken_patches_keep_the_offsets_of_the_whole_image(kind):
   np.testing.assert_allclose(found[:, 0], expected, **NEAR)
 
 
+@pytest.mark.slow
 def test_patches_that_do_not_count_are_padding():
   model, params = model_of("gap")
   x = packed(pixels(), [(2,), (3,)])

@@ -100,6 +100,7 @@ def test_a_tower_of_timms_in_open_clip_answers_beside_its_texts():
   np.testing.assert_allclose(head.logits(y), expected["logits"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_loaded_model_embeds_texts_beside_its_images(tmp_path):
   """The logits of the library follow from both, by the formula."""
   expected, source = stored("hf_clip"), str(FOLDER / "hf_clip")

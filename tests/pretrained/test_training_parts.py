@@ -51,6 +51,7 @@ def check_equals(model, params, expected):
     assert np.mean(loss) == pytest.approx(theirs, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_loss_and_reconstruction_are_transformers():
   loaded = open_checkpoint(str(MAE), as_trained=True)
   model = loaded.model

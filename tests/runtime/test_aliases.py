@@ -145,6 +145,7 @@ def test_a_function_of_the_package_is_one_of_a_loaded_model(name, ours):
   assert given == (ours.removeprefix("loaded."), ("a.jpg",), {"top": 1})
 
 
+@pytest.mark.slow
 def test_a_model_may_be_given_by_its_name_or_its_run(clip, tmp_path):
   photo = write_photos(tmp_path)[0]
   expected = clip.features(photo)

@@ -97,7 +97,7 @@ def _assert_close(found, expected, rtol=1e-5):
   "alike, most",
   some_slow(
     itertools.product((False, True), (2**22, 5 * B - 1, 1)),
-    [(False, 1), (True, 5 * B - 1)],
+    [(True, 5 * B - 1)],
   ),
 )
 @pytest.mark.parametrize("kind", KINDS)

@@ -265,6 +265,7 @@ def folder(tmp_path_factory):
   return tmp_path_factory.mktemp("tokenizer")
 
 
+@pytest.mark.slow
 @examples(25)
 @given(st.data())
 def test_distorted_tokenizers(folder, data):

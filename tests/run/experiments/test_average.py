@@ -81,8 +81,16 @@ def test_an_average_that_answers_nan_is_never_taken(mix, runs):
   "factor, says",
   [
     (np.nan, "b cannot be averaged: its parameters are damaged, or its"),
-    (np.inf, "b cannot be averaged: its parameters are damaged, or its"),
-    (1e38, "b answers with NaN, and nothing is written"),
+    pytest.param(
+      np.inf,
+      "b cannot be averaged: its parameters are damaged, or its",
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      1e38,
+      "b answers with NaN, and nothing is written",
+      marks=pytest.mark.slow,
+    ),
   ],
 )
 def test_a_run_that_is_not_finite_is_never_taken(

@@ -193,6 +193,7 @@ def test_cleanlab_lists_the_same_images(K):
     assert len(expected) > 30
 
 
+@pytest.mark.slow
 def test_images_of_a_group_share_a_fold():
   """A probe that knows a group by other images of it would answer rightly."""
   groups = np.repeat(np.arange(20), 5)

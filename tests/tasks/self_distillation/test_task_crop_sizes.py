@@ -245,6 +245,7 @@ def test_a_run_that_is_resumed_has_the_same_sizes_and_states(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, whole, resumed)
 
 
+@pytest.mark.slow
 def test_the_header_says_the_sizes_and_their_shares(tmp_path):
   plan = make_plan(read(config_of(tmp_path)))
   rows = dict(header(plan, "runs/x"))
