@@ -284,6 +284,7 @@ def test_as_many_channels_are_drawn_as_the_paper_says():
   assert len(sets) == 7
 
 
+@pytest.mark.slow
 def test_training_alone_draws_channels_and_each_image_by_itself():
   fields = dict(pooling="gap", num_layers=1)
   model = tiny(channel_sampling=True, **fields)

@@ -79,6 +79,15 @@ def test_one_number_is_the_size_of_a_square():
 SMALL: Any = {"num_classes": 2, "num_layers": 1, "hidden_size": 12}
 
 
+@functools.cache
+def first_parameters():
+  """Those of a small model, by its own `init`."""
+  model = make_vit("Ti/16", **SMALL, patch_size=32)
+  images = jnp.zeros((1, 224, 224, 3))
+  params = jax.jit(model.init)(jax.random.key(0), images)["params"]
+  return model, nn.unbox(params)
+
+
 @pytest.mark.parametrize(
   "given, keywords",
   [
@@ -95,12 +104,10 @@ SMALL: Any = {"num_classes": 2, "num_layers": 1, "hidden_size": 12}
   ],
 )
 def test_first_parameters_need_no_more_than_a_model(given, keywords):
-  model = make_vit("Ti/16", **SMALL, patch_size=32)
+  model, expected = first_parameters()
   params = operator.call(init_params, model, *given, **keywords)
-  key = jax.random.key(0)
-  expected = model.init(key, jnp.zeros((1, 224, 224, 3)))["params"]
   same = functools.partial(np.testing.assert_allclose, atol=1e-6)
-  jax.tree.map(same, params, nn.unbox(expected))
+  jax.tree.map(same, params, expected)
 
 
 def test_a_size_that_is_assumed_is_said(capsys):
