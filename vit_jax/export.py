@@ -69,7 +69,7 @@ class _Program:
   """The content of an exported file, and how to run it.
 
   Attributes:
-    runtimes: What runs it, such as "JAX on cpu, tpu (StableHLO)".
+    runtimes: The programs that run it, such as "JAX on cpu, tpu (StableHLO)".
     needs: Which packages to install, with the verb, as "JAX{} and NumPy are";
       `{}` is the `package` of what is exported.
     run: Code that runs it, with fields for `path`, `takes`, `gives`, the code

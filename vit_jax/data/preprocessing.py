@@ -44,10 +44,11 @@ class Preprocessing:
   Attributes:
     size: Height and width in pixels; None if the checkpoint records none.
     crop: How an image is brought to that size: crop, filter, rounding.
-    mean: What is subtracted from each channel on the device, as a fraction of
+    mean: The number subtracted from each channel on the device, a fraction of
       full scale; a number for each channel.
-    std: What each channel is then divided by. The two give the range of values:
-      [-1, 1] if both are 0.5, and [0, 1] for a mean of 0 and a std of 1.
+    std: The number that divides each channel then. Both give the range of
+      values: [-1, 1] if both are 0.5, and [0, 1] for a mean of 0 and a std of
+      1.
     window: See `ImageSpec`.
     cut_from: The size to which an image is resized before its upper-left part
       of `size` is kept; None resizes it to `size` itself.

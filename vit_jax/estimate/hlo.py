@@ -212,7 +212,7 @@ def _walk(
     if opcode == "while":
       rounds = times * _trip_count(computations, line)
       ops += _walk(computations, _called_name(line, "body"), rounds)
-    # What `call-start` calls runs on the SparseCores, beside other operations.
+    # The SparseCores run what `call-start` calls, beside other operations.
     elif opcode in ("call", "call-start"):
       ops += _walk(computations, _called_name(line, "to_apply"), times)
     elif opcode.removesuffix("-start") in COLLECTIVES:

@@ -77,7 +77,7 @@ def show_batch(
   """
   if count < 1:
     raise ValueError(f"count={count}: give the number of images, 1 or more.")
-  if hasattr(batch, "origin"):  # What `load_pretrained` returns has no data.
+  if hasattr(batch, "origin"):  # A result of `load_pretrained` has no data.
     path_of_run(batch)
   if hasattr(batch, "shape") and hasattr(class_names, "shape"):
     batch, class_names = {_IMAGE: batch, LABEL: class_names}, ()

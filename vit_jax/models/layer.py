@@ -40,8 +40,8 @@ For each offset and head, it is a vector, or one number (`models.relative`).
 """
 
 Layers = list[Callable[[Tokens], Tokens]]
-# What each block saves for the backward pass: all activations, the products of
-# the dense layers, or the block's input alone. The rest is recomputed.
+# Each block saves values for the backward pass: all activations, the products
+# of the dense layers, or the block's input alone. The rest is recomputed.
 REMATS = {
   "none": None,
   "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

@@ -9,7 +9,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @runtime_checkable
 class KnowsItsInputs(Protocol):
-  """What `load_pretrained` gives: it unpacks into a model and parameters."""
+  """The result of `load_pretrained`: it unpacks into a model and parameters."""
 
   def predict(self, images: Any, *, top: int, batch_size: int) -> Any: ...
 

@@ -64,11 +64,11 @@ class TextTower(Model):
     vocabulary: V, the size of the vocabulary.
     length: The maximum number of tokens of a text.
     hidden_size, num_layers, mlp_size, num_heads: As those of a `Vit`.
-    pooling: What represents the text: "end" the output of the first token
-      `end_token`, "last" that of the last of the T tokens, padding included,
-      "mean" the average over the tokens that count.
+    pooling: The vector of a text: with "end" the output of the first token
+      `end_token`, with "last" that of the last of the T tokens, padding
+      included, with "mean" the average over the tokens that count.
     causal: Whether a token attends only to itself and to earlier tokens.
-    position: "learned", or "sincos1d" for fixed ones, see `sincos1d`.
+    position: "learned", or "sincos1d" for fixed ones, see `sines_then_cosines`.
     embedding_scale: Multiplies the tokens' embeddings, not their positions.
     end_token: The token after a text; None for the one with the largest id.
     pad_token: The token that fills up a text and does not count: no token

@@ -228,7 +228,7 @@ def usage(loaded: Loaded, to: str, folder: str) -> str:
   keywords = _keywords_needed(loaded, to)
   arguments += [f"{name}={value}" for name, value in keywords.items()]
   load = f"model, params = vit_jax.load_pretrained({', '.join(arguments)})"
-  # What the other library resizes to: the short side, or height and width.
+  # The other library resizes to this: the short side, or height and width.
   resized = size and round(size * crop.resize_ratio)
   if crop.crop != "center":
     resized = (resized, resized) if crop.crop == "squash" else (size, size)

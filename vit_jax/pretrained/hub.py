@@ -141,7 +141,7 @@ def push(folder: pathlib.Path, name: str) -> str:
 
 
 def _explain(error: Exception, repository: str) -> str:
-  """What an error of the library means, and what to do, in a line."""
+  """The meaning of an error of the library, and the remedy, in a line."""
   from huggingface_hub import constants, errors
 
   for cause in causes(error):

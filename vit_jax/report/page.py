@@ -178,7 +178,7 @@ def _alike(ranked: _Ranked) -> str:
 
 
 def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
-  """What `run.scores` were measured on: equal for runs that can be compared.
+  """The data on which `run.scores` were measured, equal for comparable runs.
 
   It holds the data, the metric that is the score, and the number of examples,
   as far as the run's folder says.

@@ -249,7 +249,7 @@ def needs(
     if needed := field.metadata["needs"]:
       others = []
       for other in needed.split(" or "):
-        is_field = other.partition("=")[0] in types  # Of this section.
+        is_field = other.partition("=")[0] in types  # A field of this section.
         others.append(f"{prefix}{other}" if is_field else other)
       keys = [f"{name}.{k}" for k in all_keys(kind)] if inner else [name]
       yield from ((key, others) for key in keys if key not in others)

@@ -40,7 +40,7 @@ class Record:
 
   @property
   def needs(self) -> str:
-    """What the keys of its section need: a `data.task` with its name, or ""."""
+    """The setting that its section's keys need: `data.task=NAME`, or ""."""
     return f"data.task={self.name}" if self.labels else ""
 
   def is_on(self, section: Section) -> bool:

@@ -164,7 +164,7 @@ class Task:
     return self
 
   def chosen_facts(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What an evaluation chose, as JSON, for the checkpoint's description.
+    """The choices of an evaluation, as JSON, for the checkpoint's description.
 
     `metrics` are those of the evaluation, by their keys.
     """

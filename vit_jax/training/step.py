@@ -196,7 +196,7 @@ class Means(NamedTuple):
 def context_of(
   extras: Extras, state: TrainState, frozen_params: Any
 ) -> StepContext:
-  """What an objective may read at a step, from the state before it."""
+  """The values that an objective may read, from the state before the step."""
   context = StepContext(
     step=state.step, state=state.objective_state, frozen=frozen_params or {}
   )

@@ -99,7 +99,8 @@ class _ObjectLock:
     self._blob = bucket.blob(f"{workdir.rstrip('/')}/lock")
     self._owner = {"owner": _this_process(), "token": secrets.token_hex(8)}
     self._owner |= {"pid": os.getpid(), "system": _system()}
-    self._generation = 0  # What the store must still hold when we write.
+    # The store must still hold this generation when we write.
+    self._generation = 0
     self._lost = False
     self._end = threading.Event()
     self._thread = threading.Thread(target=self._beat, daemon=True)

@@ -174,7 +174,7 @@ class OpenedSplit(contextlib.AbstractContextManager):
 
 
 def _answer(opened: OpenData | OpenedSplit, name: str, who: str) -> Any:
-  """What an alias of the name gives; the object has no such name itself.
+  """The value of an alias of the name; the object has no such name itself.
 
   Raises AttributeError for a name that is no alias; `who` is the message's
   subject and verb, such as "an opened split has".

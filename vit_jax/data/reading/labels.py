@@ -55,8 +55,8 @@ class Labels:
     may_be_several: Whether a cell may have several labels, with a separator
       between them.
     pixels_may_be_unknown: Whether `data.unknown` is for values of pixels.
-    further_rows: What further rows of an image do, for a line that begins with
-      "rows that"; "" for no such line.
+    further_rows: The use of further rows of an image, for a line that begins
+      with "rows that"; "" for no such line.
     heading: The heading of the column of names in a table.
     copies_alike, copies_unlike: The words for equal images with equal labels,
       and for those with different labels.
@@ -275,7 +275,7 @@ class Labels:
     return names[int(label)]
 
   def about_other_names(self, names: Names, new: bool) -> str:
-    """What to do if a folder has other names than the `names` of a run.
+    """The advice if a folder has other names than the `names` of a run.
 
     `new` says that it is not the folder that the run was trained on.
     """

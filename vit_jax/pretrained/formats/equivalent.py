@@ -67,9 +67,9 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def extended_part(vit: Any) -> str:
-  """What the paper's model lacks: a field, such as "registers=4", or a pooling.
+  """A feature that the paper's model lacks, such as "registers=4".
 
-  Only the first such field is named.
+  It is a field or a pooling. Only the first such field is named.
   """
   vit = vit.trunk
   plain = Vit.__dataclass_fields__.keys() | _FREE - {"layer_scale"}

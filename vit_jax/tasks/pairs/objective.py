@@ -16,7 +16,7 @@ from vit_jax.training.schedules import RunLength
 
 
 class PairTargets(NamedTuple):
-  """What the loss is told about the pairs of a batch.
+  """The facts about the pairs of a batch that the loss takes.
 
   Attributes:
     groups: The group of each text, (B,): images of equal texts are no negatives

@@ -33,7 +33,8 @@ class PairedFiles:
     singular, plural: The words for such files.
     names: Names of their folder, in lower case, the usual first.
     words: Further names of their folder, as their letters alone, in lower case.
-    suffixes: What the name of a file may add to its image's, before the ending.
+    suffixes: Texts that a file's name may add to its image's, before the
+      ending.
     endings: Endings of the files that are read.
     also_seen: Endings of further files by which such a folder is recognised.
   """
