@@ -19,7 +19,6 @@ from tests.inspection.float64_vit import (
   some_images,
   tiny,
 )
-from tests.rows import some_slow
 from tests.tiny import random_params
 from vit_jax.inspection.attention_maps import (
   Attention,
@@ -58,7 +57,8 @@ def random_attention(pooling="token", grid=GRID, seed=0):
   )
 
 
-@pytest.mark.parametrize("pooling", some_slow((*POOLINGS, "query"), ["map"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", (*POOLINGS, "query"))
 def test_weights_are_the_softmax_of_q_and_k(pooling):
   model, params = drawn(pooling=pooling)
   found = attention_weights(model, params, some_images())

@@ -13,7 +13,6 @@ from tests.models import equations
 from tests.models import tiny_vit as shared
 from tests.models.tiny_vit import LAYERS, D, P, images, random_params
 from tests.models.tiny_vit import tiny as tiny_vit
-from tests.rows import some_slow
 from tests.tiny import compilations
 from vit_jax.models import Patches, make_vit
 from vit_jax.models.channels import ChannelPatches, mean_over_channels, present
@@ -243,7 +242,8 @@ def test_the_vector_of_a_missing_channel_gets_no_gradient():
   assert (rows[[0, 1, 3]] > 1e-4).all()
 
 
-@pytest.mark.parametrize("pooling", some_slow(["token", "gap"], ["gap"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["token", "gap"])
 def test_an_image_without_any_channel_gives_no_nan(pooling):
   """Rows of a batch that no image fills are such images."""
   model, x = tiny(pooling=pooling, channel_sampling=True), x_of()

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.models import tiny_vit
-from tests.rows import some_slow
 from vit_jax.models import gpu, partitioning
 from vit_jax.models.text import TextTower
 
@@ -67,11 +66,9 @@ def _differentiated(model, params, x):
   return y, gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-  "name, side",
-  some_slow(
-    [(name, side) for name in MODELS for side in (8, 12)], [("gap", 8)]
-  ),
+  "name, side", [(name, side) for name in MODELS for side in (8, 12)]
 )
 def test_answers_and_gradients_are_those_of_the_plain_form(calls, name, side):
   fields = MODELS[name]

@@ -167,9 +167,8 @@ def test_gradients_of_packed_and_padded_are_those_of_one_by_one(kind):
     np.testing.assert_allclose(found, one[path], **near, err_msg=path)
 
 
-@pytest.mark.parametrize(
-  "kind", some_slow(["biases", "computed biases"], ["computed biases"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["biases", "computed biases"])
 def test_taken_patches_keep_the_offsets_of_the_whole_image(kind):
   """Some of them are farther apart than there are patches left."""
   model, params = model_of(kind)

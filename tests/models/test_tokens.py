@@ -417,7 +417,8 @@ def test_the_last_layer_computes_what_is_read(monkeypatch, platform, fields):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("fields", some_slow([{}, {"block": "deit"}], [{}]))
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"block": "deit"}])
 def test_weights_that_are_perturbed_are_those_of_all_queries(fields):
   """Their gradient is the same whether they are sown or not."""
   model = tiny(**fields)

@@ -179,7 +179,8 @@ def autoencoder_of(encoder, rate):
   return model, Reconstruction(rate, True, P, HALF, HALF)
 
 
-@pytest.mark.parametrize("rate", some_slow([0.75, 0.4], [0.75]))
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.75, 0.4])
 def test_an_image_hides_its_own_share_of_its_own_patches(rate):
   """The same patches, whether it has a row of its own or shares one."""
   key = jax.random.key(0)

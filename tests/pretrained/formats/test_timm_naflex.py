@@ -259,7 +259,8 @@ def pictures():
 
 
 # Each picture alone is a program of its own.
-@pytest.mark.parametrize("number", some_slow(range(6), [2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
 def test_pictures_keep_the_proportions_that_their_processor_keeps(
   tmp_path, number
 ):
