@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from vit_jax.models.model import Inputs, normalize
 from vit_jax.models.patches import Patches
@@ -59,13 +59,20 @@ def inputs_of(
     images = normalize(batch["image"], mean, std)
     if "bands" not in batch:
       return images
-    return jnp.where(batch["bands"][:, None, None], images, jnp.nan)
+    return without_bands(images, batch["bands"])
   patches = batch["image"]  # (B, N, P^2 C)
   B, N, _ = patches.shape
   pixels = normalize(patches.reshape(B, N, -1, len(mean)), mean, std)
   size = batch["size"].reshape(B, -1, 2)
   place, image = places(size, N)
   return Patches(pixels.reshape(patches.shape), place, image, size)
+
+
+def without_bands(
+  images: Float[Array, "B H W C"], bands: Bool[Array, "#B C"]
+) -> Float[Array, "B H W C"]:
+  """The images with NaN in the bands that they lack, where `bands` is False."""
+  return jnp.where(bands[:, None, None], images, jnp.nan)
 
 
 def places(

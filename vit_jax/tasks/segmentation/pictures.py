@@ -15,6 +15,7 @@ from vit_jax.models.model import normalize
 from vit_jax.tasks.finite import NO_ANSWER, best_class
 from vit_jax.tasks.pictures import Draw, Photograph, as_photograph, side_by_side
 from vit_jax.tasks.segmentation.objective import enlarged
+from vit_jax.training.inputs import without_bands
 
 STRIP = 1 << 21  # Pixels of an image that are made floats at a time.
 _SHARE = 0.6  # Weight of the colour; the rest is the image.
@@ -84,7 +85,7 @@ def make_logits(
     x = normalize(pixels, mean, std)
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     if bands is not None:
-      x = jnp.where(bands.reshape(1, 1, 1, -1), x, jnp.nan)
+      x = without_bands(x, bands[None])
     return model.apply({"params": params}, x)
 
   return logits
