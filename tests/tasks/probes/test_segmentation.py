@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
+import vit_jax
 from tests import tiny
 from tests.photos import VIT
 from tests.scenes import write, write_all
@@ -88,6 +89,8 @@ def test_coloured_shapes_are_found(folder, tmp_path):
   assert found.mean_iou == pytest.approx(np.mean(found.iou))
   assert found.pixels_right > 0.9
   assert (found.examples, found.train_examples) == (6, 20)
+  loaded = vit_jax.load_pretrained(checkpoint, grid=(6, 8))
+  assert loaded.fewshot(tmp_path / "named", probe="segment") == found
 
 
 def test_a_part_of_an_unsplit_folder_is_held_out(folder, tmp_path):

@@ -153,8 +153,9 @@ def probe_segmentation(
       "--probe=segment takes --config.data.root, a folder that holds images "
       "and masks."
     )
-  overrides["reads_patches"] = True
-  opened = _Opened(checkpoint, settings, overrides, crop="resize")
+  opened = _Opened(
+    checkpoint, settings, overrides, reads_patches=True, crop="resize"
+  )
   model: Any = opened.loaded.model
   if not model.num_layers:
     raise ValueError("a ResNet has no patches to probe: give a ViT.")
@@ -215,8 +216,9 @@ def _open_splits(
 class _Opened:
   """An open checkpoint, and how images are prepared for its model.
 
-  `crop` replaces fields of the checkpoint's crop, in place of the settings'.
-  Raises ValueError for overrides if the checkpoint is open already.
+  `reads_patches` is as `open_checkpoint` takes it, and `crop` replaces fields
+  of the checkpoint's crop, in place of the settings'. Raises ValueError for
+  overrides if the checkpoint is open already.
   """
 
   def __init__(
@@ -224,6 +226,7 @@ class _Opened:
     checkpoint: str | Loaded,
     settings: ProbeSettings,
     overrides: dict[str, Any],
+    reads_patches: bool = False,
     **crop: Any,
   ):
     self.mesh = mesh = sharding.make_mesh(**vars(settings.mesh))
@@ -242,7 +245,9 @@ class _Opened:
       self.loaded = checkpoint.read_and_hold(on_mesh)
     else:
       overrides["interpolation"] = settings.transfer.interpolation
-      self.loaded = open_checkpoint(checkpoint, hold=on_mesh, **overrides)
+      self.loaded = open_checkpoint(
+        checkpoint, reads_patches=reads_patches, hold=on_mesh, **overrides
+      )
     self.model = self.loaded.task.probed(self.loaded.model)[""]
     changes = {k: v for k, v in vars(settings.eval_transform).items() if v}
     preprocessing = self.loaded.preprocessing
