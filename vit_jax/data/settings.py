@@ -153,7 +153,8 @@ class DataSettings(Section):
     None,
     'What an empty cell says in columns of 0 and 1: that it is "unknown" '
     'whether an image has the label, or that it is "absent". None takes '
-    "unknown in columns that have a 0, and absent in those that have none.",
+    "absent in columns whose training rows have a 1 and no 0, and unknown in "
+    "all others.",
     choices=EMPTY_CELLS,
     needs="labels_file",
     legacy_default="absent",

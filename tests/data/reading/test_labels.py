@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -273,6 +274,44 @@ def test_empty_cells_are_counted(tmp_path, empty):
   assert about(earlier, "empty").endswith("as 0: edema 1, effusion 2.")
 
 
+def test_the_zeros_of_other_splits_do_not_change_what_empty_cells_mean(
+  tmp_path,
+):
+  """As in CheXpert, whose "No Finding" is 1 or empty in training alone."""
+  train = rows("1,", "0,1", ",", head="file,edema,healthy")
+  (tmp_path / "val.csv").write_text(
+    "file,edema,healthy\nim3.jpg,1,0\nim4.jpg,,"
+  )
+  files: Any = dict(
+    eval_split="val", eval_labels_file=str(tmp_path / "val.csv")
+  )
+  source = opened(tmp_path, train, SEVERAL, **files)
+  expected = {"im0.jpg": [1, 0], "im1.jpg": [0, 1], "im2.jpg": [np.nan, 0]}
+  np.testing.assert_equal(labels(source), expected)
+  settings = DataSettings(labels_file=str(tmp_path / "l.csv"), **files)
+  held_out = label_file.open_split(settings, "eval", SEVERAL)
+  expected = {"im3.jpg": [1, 0], "im4.jpg": [np.nan, 0]}
+  np.testing.assert_equal(labels(held_out), expected)
+
+
+def test_a_label_that_all_images_have_or_lack_is_said(tmp_path):
+  text = rows("1,1,0,1", "1,0,0,", ",1,0,1", head="file,a,b,c,d")
+  source = opened(tmp_path, text, SEVERAL, empty_cells="unknown")
+  learns = "the model learns one answer for all images."
+  assert about(source, "known to lack") == (
+    f"no training image is known to lack the labels a, d: {learns}"
+  )
+  assert about(source, "training image has") == (
+    f"no training image has the label c: {learns}"
+  )
+
+
+def test_a_column_of_empty_cells_says_nothing(tmp_path):
+  text = rows("1,", "0,", head="file,a,b")
+  with pytest.raises(ValueError, match="has b, and no training row"):
+    opened(tmp_path, text, SEVERAL, label_columns="a,b")
+
+
 ABOUT_FOUR = rows("1,0", "-1,1", "-1.0,?", "0,0", head="file,edema,effusion")
 U = np.nan
 
@@ -428,9 +467,11 @@ def test_an_uncertain_label_is_refused(tmp_path):
   assert labels(source)["im2.jpg"] == [0, 1]
   np.testing.assert_array_equal(source.labels([0, 1]), [[1, U], [U, 0]])
   with pytest.raises(
-    ValueError, match="several that may be it: Sex, Age, Edema"
+    ValueError,
+    match="several that may be it: Sex, Age, Edema, .* 2 columns have 0 and 1: "
+    ".*--config.data.task=multilabel --config.data.label_columns=Edema,Frac",
   ):
-    opened(tmp_path, text, SEVERAL)
+    opened(tmp_path, text, SINGLE)
   with pytest.raises(
     ValueError,
     match="line 3 has Edema='-1.0', an uncertain label, it seems: set --conf",

@@ -106,6 +106,13 @@ def test_what_the_run_does_not_know_is_said(folder, kind, names, text, message):
   [
     (
       SEVERAL,
+      ("a", "b", "c"),
+      "f,a,x\n0.png,0,red",
+      {"label_columns": "a,b,c"},
+      r"lacks b, c of .* learned \(a, b, c\); its columns are f, a, x: add",
+    ),
+    (
+      SEVERAL,
       ("a", "b"),
       "f,a,b\n0.png,0,1\n1.png,?,0",
       {},

@@ -12,7 +12,13 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from vit_jax.data.reading.columns import as_bit, is_empty, plain, unknown_cells
+from vit_jax.data.reading.columns import (
+  UNCERTAIN,
+  as_bit,
+  is_empty,
+  plain,
+  unknown_cells,
+)
 from vit_jax.data.reading.labels import Labels
 from vit_jax.data.reading.lookup import Lookup
 from vit_jax.data.reading.split_names import split_named
@@ -28,6 +34,7 @@ SPLIT = "split"
 LOOKED_AT = 64
 """The number of rows whose cells are looked at."""
 _LOOKED_FOR = 16  # The number of rows whose files are looked for.
+_MOST_FLAGS = 20  # The most columns of 0 and 1 that a message lists.
 _MOST_ODD = 3  # The most values beside 0 and 1 that may all mean "unknown".
 # Columns that number the rows; pandas writes the first two kinds.
 _INDEX = re.compile(r"|unnamed: ?\d+|level_0|index|id|idx|no\.?|nr\.?|row|#")
@@ -298,8 +305,31 @@ def _label_columns(
     f"{list_columns(others)}. Name the one to learn, as in "
     f"--config.data.label_columns={as_text([example])!r}; a line then says "
     "whether its cells are learned as classes or as numbers, and "
-    "--config.data.task chooses",
+    f"--config.data.task chooses{_several_advice(others, rows)}",
   )
+
+
+def _several_advice(others: Sequence[str], rows: Sequence[Cells]) -> str:
+  """The end of a message on how to learn columns of 0 and 1 beside others.
+
+  It is "" unless there are at least two such columns, and few enough for a
+  line.
+  """
+  flags = [
+    name for name in others if _all_pass(_is_flag, _cells_of(name, rows))
+  ]
+  if not 2 <= len(flags) <= _MOST_FLAGS:
+    return ""
+  return (
+    f". {len(flags)} columns have 0 and 1: several labels of an image are "
+    "learned with --config.data.task=multilabel "
+    f"--config.data.label_columns={shlex.quote(as_text(flags))}"
+  )
+
+
+def _is_flag(cell: Any) -> bool:
+  """Whether a cell is 0 or 1, or an uncertain label."""
+  return as_bit(cell) is not None or plain(cell) == UNCERTAIN
 
 
 def _first_known(

@@ -116,6 +116,15 @@ def _no_labels(
   The message lacks its subject, the file. `chosen` is the run's
   data.label_columns.
   """
+  needed = names_in(chosen or "", there)
+  if len(needed) > 1:
+    lacking = [name for name in needed if name not in there]
+    return (
+      f"lacks {list_columns(lacking)} of the columns from which the run "
+      f"learned ({list_columns(needed)}); its columns are "
+      f"{list_columns(there)}: add those that it lacks, with empty cells where "
+      "nothing is known"
+    )
   expected = chosen or as_text(names)
   if not chosen and (labels.are_classes or labels.may_be_several):
     expected = labels.columns(())[0]

@@ -100,7 +100,10 @@ class SeveralLabels(Labels):
     if len(columns) == 1:
       return super().interpret(columns, rows, settings)
     cells = [*zip(*(row.values for row in rows), strict=True)]
-    meanings = [_Meaning.of(column, settings) for column in cells]
+    # Training rows decide: the zeros of others may be another annotator's.
+    train = [row.values for row in rows if row.split in (None, "train")]
+    deciding = [*zip(*train, strict=True)] or cells
+    meanings = [_Meaning.of(column, settings) for column in deciding]
     read = [*map(_Meaning.read, meanings, cells)]
     values_of_rows = zip(*read, strict=True)
     known = [
@@ -148,7 +151,11 @@ class SeveralLabels(Labels):
       )
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    return [*_separator_line(names, rows), *name_warnings(names)]
+    return [
+      *_separator_line(names, rows),
+      *_one_answer_lines(names, rows),
+      *name_warnings(names),
+    ]
 
   def overview(self, summaries: np.ndarray, names: Names) -> dict[str, str]:
     """How many images have each label, and how many have none, if any."""
@@ -188,14 +195,15 @@ class _Meaning:
   def of(cls, cells: Sequence[Any], settings: DataSettings) -> "_Meaning":
     """The meaning of a column's cells, by the settings.
 
-    If the settings do not tell, an empty cell is unknown in a column that has a
-    0, and 0 in one that has none.
+    If the settings do not tell, an empty cell is 0 if `cells`, those of the
+    training rows, have a 1 and no 0; otherwise it is unknown.
     """
     unknown = unknown_cells(settings.unknown)
     uncertain = _MEANING.get(settings.uncertain or "")
     says = settings.empty_cells
     if says is None:
-      says = "unknown" if any(as_bit(cell) == 0 for cell in cells) else "absent"
+      bits = {*map(as_bit, cells)}
+      says = "absent" if 1 in bits and 0 not in bits else "unknown"
     empty = UNKNOWN if says == "unknown" else 0
     return cls(unknown, uncertain, empty)
 
@@ -242,6 +250,30 @@ def _unknown_cell_lines(
   total = sum(map(len, read))
   what = "do not say whether an image has the label, and are left out"
   return _count_lines(unknown, total, f"{what} of the loss and the metrics")
+
+
+def _one_answer_lines(names: Sequence[str], rows: Sequence[Row]) -> list[str]:
+  """Lines on labels that all training images have, or that none has.
+
+  Images for which the label is unknown do not count. A single column of lists
+  has no such lines.
+  """
+  if not rows or len(names) != len(rows[0].values) or len(names) == 1:
+    return []
+  columns = zip(*(row.values for row in rows), strict=True)
+  bits = [{*map(as_bit, {*cells})} - {None} for cells in columns]
+  lines = []
+  for only, what in ((1, "is known to lack"), (0, "has")):
+    said = [
+      name for name, found in zip(names, bits, strict=True) if found == {only}
+    ]
+    if said:
+      label = "label" if len(said) == 1 else "labels"
+      lines.append(
+        f"no training image {what} the {label} {list_columns(said)}: the model "
+        "learns one answer for all images."
+      )
+  return lines
 
 
 def _count_lines(counts: dict[str, int], total: int, what: str) -> list[str]:
