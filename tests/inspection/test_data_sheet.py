@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests import captioned, commands
 from tests.data.pictures import encode, noise, png
-from vit_jax.data.settings import TrainTransformSettings
+from vit_jax.data.settings import NormalizationSettings, TrainTransformSettings
 from vit_jax.inspection.data_sheet import inspect_folder
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.tasks.settings import DataSettings
@@ -64,21 +64,33 @@ def test_lines_and_picture(tmp_path, capsys):
     inspect_folder(str(root), settings, str(tmp_path))
 
 
-def test_the_normalization_of_bands_is_measured(tmp_path, capsys):
-  """Of the training images, as shares of full scale, by NumPy."""
+@pytest.mark.parametrize("window", [None, (0, 255)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_the_normalization_of_bands_is_measured(
+  tmp_path, capsys, dtype, window
+):
+  """Of the training images, as shares of full scale, by NumPy.
+
+  Without a window, the values of 16 bits are levels of 256.
+  """
+  is_dark = dtype == np.uint16 and window is None
   rng = np.random.default_rng(0)
   images = []
   for i in range(4):
     split = "train" if i < 3 else "val"
     for label in "ab":
-      pixels = rng.integers(0, 50 * (i + 1), (40, 40, 4), np.uint8)
+      pixels = rng.integers(0, 50 * (i + 1), (40, 40, 4)).astype(np.uint8)
       file = tmp_path / "tiles" / split / label / f"{i}.tif"
       file.parent.mkdir(parents=True, exist_ok=True)
-      tifffile.imwrite(file, pixels)
-      images += [pixels / 255] * (split == "train")
+      stored = pixels.astype(dtype) * (10 if is_dark else 1)
+      tifffile.imwrite(file, stored, planarconfig="contig")
+      seen = stored // 256 if is_dark else stored
+      images += [seen / 255] * (split == "train")
   mean, std = np.mean(images, (0, 1, 2)), np.std(images, (0, 1, 2))
   settings = InspectSettings(
-    image_size=(18, 18), data=DataSettings(bands="blue,green, red,nir")
+    image_size=(18, 18),
+    data=DataSettings(bands="blue,green, red,nir"),
+    normalization=NormalizationSettings(window=window),
   )
   inspect_folder(str(tmp_path / "tiles"), settings, str(tmp_path / "b.png"))
   said = capsys.readouterr().out
@@ -87,7 +99,8 @@ def test_the_normalization_of_bands_is_measured(tmp_path, capsys):
     "mean and deviation of blue, green, red, nir: --config"
   )
   found = [float(x) for x in re.findall(r"0\.\d+", line)]
-  np.testing.assert_allclose(found, [*mean, *std], atol=6e-4)
+  np.testing.assert_allclose(found, [*mean, *std], rtol=6e-3)
+  assert ("; normalization.window changes them: give" in line) == is_dark
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])

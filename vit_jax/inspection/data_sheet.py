@@ -7,6 +7,7 @@ import numpy as np
 
 from vit_jax.data.batch import Batch, label_spec
 from vit_jax.data.batching.loader import Loader
+from vit_jax.data.decoding.pillow import WIDE
 from vit_jax.data.example import ImageSpec, adds_alpha
 from vit_jax.data.reading.sources import check_classes
 from vit_jax.data.reading.survey import UNREADABLE, Survey, look_at
@@ -87,7 +88,8 @@ def inspect_folder(
   files = display.track(each, "reading", total)
   survey = Survey(splits.train.class_names, list(files), labels)
   lines = survey_lines(survey, settings.image_size)
-  for line in (*lines, *_normalization_lines(survey, folders[0].split, bands)):
+  lines += _normalization_lines(survey, folders[0].split, bands, window is None)
+  for line in lines:
     display.note(line)
   batch = _augmented_batch(splits.train, settings, spec)
   sheet = batch_sheet(
@@ -200,12 +202,15 @@ def _size_lines(sizes: np.ndarray, image_size: tuple[int, int]) -> list[str]:
 
 
 def _normalization_lines(
-  survey: Survey, split: str, bands: Sequence[str]
+  survey: Survey, split: str, bands: Sequence[str], no_window: bool
 ) -> list[str]:
-  """The keys for the mean and deviation of a split's images, if measured."""
+  """The keys for the mean and deviation of a split's images, if measured.
+
+  They depend on the window, so a line says if there is none for 16 bits.
+  """
   keys = [
     "--config.normalization.{}='({},)'".format(
-      name, ",".join(f"{value:.3f}" for value in values)
+      name, ",".join(_share(value) for value in values)
     )
     for name, values in zip(
       ("mean", "std"), survey.normalization(split), strict=False
@@ -214,4 +219,12 @@ def _normalization_lines(
   if not keys:
     return []
   of_bands = f" of {', '.join(bands)}" if bands else ""
-  return [f"mean and deviation{of_bands}: {' '.join(keys)}"]
+  line = f"mean and deviation{of_bands}: {' '.join(keys)}"
+  if no_window and WIDE in survey.oddities:
+    line += "; normalization.window changes them: give it first, if you set it"
+  return [line]
+
+
+def _share(value: float) -> str:
+  """A share of full scale, with three decimals, or digits if it is small."""
+  return f"{value:.3f}" if value >= 0.1 else f"{value:.3g}"

@@ -8,16 +8,19 @@ import collections
 import pathlib
 import pickle
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+import tifffile
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from vit_jax import data
 from vit_jax.data.example import RGB, ImageSpec
 from vit_jax.data.reading.sources import Digits, check_same_classes, open_splits
+from vit_jax.tasks.settings import DataSettings
 from vit_jax.tasks.table import LABELLED_TASKS
 
 DIGITS = data.DataSettings(name="digits")
@@ -202,3 +205,28 @@ def test_dark_images_of_16_bits_are_said_unless_a_window_is_set(
   assert bool(lines) == (white == 4_000)
   assert not lines or lines[0].endswith("normalization.window='(0,4095)'.")
   assert splits.warnings_for(ImageSpec(window=(0, 4_095))) == splits.warnings
+
+
+@pytest.mark.parametrize("layout", ["contig", "separate", "pages"])
+@pytest.mark.parametrize("spec", [ImageSpec(4), ImageSpec(5, some_bands=True)])
+@pytest.mark.parametrize("masks", [True, False])
+def test_all_bands_of_dark_images_are_looked_at(tmp_path, layout, spec, masks):
+  """The fourth band, such as near infrared, is often the brightest."""
+  pixels = np.full((8, 8, 4), [900, 800, 700, 5_000], np.uint16)
+  if layout != "contig":
+    pixels = np.moveaxis(pixels, 2, 0)
+  planes: Any = {} if layout == "pages" else {"planarconfig": layout}
+  for place in ("images", "masks"):
+    (tmp_path / place).mkdir()
+    for number in range(6):
+      file = tmp_path / place / f"{number}.tif"
+      tifffile.imwrite(file, pixels, photometric="minisblack", **planes)
+      if place == "masks":
+        tifffile.imwrite(file, np.eye(8, dtype=np.uint8))
+  (tmp_path / "classes.txt").write_text("soil\ntrees\n")
+  settings = DataSettings(root=str(tmp_path), task="segmentation")
+  if not masks:
+    settings = DataSettings(root=str(tmp_path / "images"), labels=False)
+  splits = open_splits(settings)
+  (line,) = [x for x in splits.warnings_for(spec) if "nearly black" in x]
+  assert "reach 5,000 of" in line and line.endswith("window='(0,8191)'.")

@@ -1,12 +1,16 @@
 """A folder with every oddity and every kind of duplicate, surveyed."""
 
+from typing import Any
+
 import numpy as np
 import pillow_heif
 import pytest
+import tifffile
 from PIL import Image
 
 from tests.data.pictures import encode, noise
 from vit_jax import data
+from vit_jax.data.example import ImageSpec
 from vit_jax.data.reading.sources import open_splits
 from vit_jax.data.reading.survey import Survey, look_at
 
@@ -79,6 +83,24 @@ def test_odd_files(survey):
       "train/y/phone.png",
     ],
   }
+
+
+def test_bands_that_a_run_takes_are_no_odd_files(tmp_path):
+  """Pillow sees a grey first page, or no image, where all bands are taken."""
+  samples = np.dstack([noise(40, 40), noise(40, 40)])[..., :4]
+  layouts: Any = (("contig", {"planarconfig": "contig"}), ("pages", {}))
+  for name, layout in layouts:
+    folder = tmp_path / name
+    folder.mkdir()
+    bands = samples.astype(np.uint16) * 257
+    bands = bands if layout else np.moveaxis(bands, 2, 0)
+    for k in range(3):
+      file = folder / f"{k}.tif"
+      tifffile.imwrite(file, bands + k, photometric="minisblack", **layout)
+  splits = open_splits(data.DataSettings(root=str(tmp_path)))
+  looks = [*look_at([splits.train, splits.eval], ImageSpec(4))]
+  assert {look.odd for look in looks} == {("of 16 bits",)}
+  assert {look.kind for look in looks} == {"TIFF"}
 
 
 def test_duplicates(survey):

@@ -18,7 +18,7 @@ from PIL import Image
 
 from vit_jax.data import example
 from vit_jax.data.decoding import jpeg, orientation, png
-from vit_jax.data.example import ImageSpec, UnreadableImageError, Window
+from vit_jax.data.example import RGB, ImageSpec, UnreadableImageError, Window
 from vit_jax.runtime.printable import printable
 
 # Pillow reads many more formats, and runs another program for some (EPS).
@@ -45,39 +45,65 @@ _MULTIPLIED, _PLAIN_ALPHA = 1, 2  # Alpha, multiplied into the colours or not.
 _ALPHA = (_MULTIPLIED, _PLAIN_ALPHA)  # All other samples may be anything.
 _PAGE_KIND, _WHOLE_IMAGE = 254, 0  # Other pages are masks or reduced images.
 _SAMPLE_FORMAT, _UNSIGNED, _SIGNED = 339, 1, 2
+WIDE = "of 16 bits"
+"""What `describe` says of samples that are no unsigned bytes."""
 _PLANES_UNREAD = (
   "it stores each {} as a plane of its own, which is not read for images of "
   "mode {}: save it with the channels of a pixel side by side."
 )
 
 
-def brightest(encoded: bytes) -> float | None:
+def brightest(encoded: bytes, image_spec: ImageSpec = RGB) -> float | None:
   """The greatest sample of an image of integers that are no unsigned bytes.
 
-  Alpha does not count. Returns None for an image of unsigned bytes or of
-  floats, and for a damaged file.
+  All bands count that a run of `image_spec` takes, but for alpha. Returns None
+  for an image of unsigned bytes or of floats, and for a damaged file.
   """
   narrow = encoded.startswith(png.START) and encoded[24:25] != b"\x10"
   if narrow or encoded.startswith(_JPEG_START):
     return None
-  samples = None
+  samples, colours = None, 3
   # If the file is damaged, the decoding for the run says so.
   with contextlib.suppress(Exception):
-    try:
-      with _open(encoded) as image:
-        example.check_size(image.height, image.width)
-        image.load()
-        # With a window, whatever it is, this returns samples of 16 bits.
-        samples = _wide_samples(image, encoded, window=(0, 1))
-    except Image.UnidentifiedImageError:
-      samples, _ = _bands(encoded)
+    if stored := _num_stored(encoded, image_spec):
+      samples, colours = _bands(encoded)[0], stored
+    else:
+      samples = _picture_samples(encoded)
   if samples is None or samples.dtype == np.uint8 or samples.dtype.kind == "f":
     return None
-  return float(samples[..., :3].max() if samples.ndim == 3 else samples.max())
+  shown = samples[..., :colours] if samples.ndim == 3 else samples
+  return float(shown.max())
 
 
-def describe(encoded: bytes) -> tuple[str, list[str]]:
-  """The format of a readable image, and what is unusual about it, in words."""
+def _picture_samples(encoded: bytes) -> np.ndarray | None:
+  """The samples of a picture that are no unsigned bytes; None if they are.
+
+  Raises what Pillow and tifffile raise for a damaged file.
+  """
+  try:
+    with _open(encoded) as image:
+      example.check_size(image.height, image.width)
+      image.load()
+      # With a window, whatever it is, this returns samples of 16 bits.
+      return _wide_samples(image, encoded, window=(0, 1))
+  except Image.UnidentifiedImageError:
+    return _bands(encoded)[0]
+
+
+def describe(
+  encoded: bytes, image_spec: ImageSpec = RGB
+) -> tuple[str, list[str]]:
+  """The format of a readable image, and what is unusual about it, in words.
+
+  If a run of `image_spec` takes its bands as they are stored, nothing is said
+  on grey, alpha or pages.
+  """
+  if _num_stored(encoded, image_spec):
+    with open_tiff(encoded) as file:
+      dtype, tags = file.series[0].dtype, file.pages.first.tags
+      turned = tags.valueof(_ORIENTATION) in range(2, 9)
+    odd = ["turned by EXIF"] * turned
+    return "TIFF", odd + [WIDE] * (dtype.kind in "iu" and dtype != "u1")
   try:
     image = _open(encoded)
   except Exception:  # Another decoder may be less strict than Pillow.
@@ -89,7 +115,7 @@ def describe(encoded: bytes) -> tuple[str, list[str]]:
       "transparent": image.has_transparency_data,
       "of several frames": getattr(image, "n_frames", 1) > 1,
       "turned by EXIF": _orientation(image, encoded) in range(2, 9),
-      "of 16 bits": brightest(encoded) is not None,
+      WIDE: brightest(encoded, image_spec) is not None,
     }
     oddities = [name for name, is_so in unusual.items() if is_so]
     return image.format or "unknown", oddities
@@ -217,6 +243,24 @@ def _is_picture(encoded: bytes, count: int) -> bool:
     extra = tuple(page.extrasamples)
     one_page = page.samplesperpixel == count
   return one_page and count == colours + len(extra) and {*extra} <= {*_ALPHA}
+
+
+def _num_stored(encoded: bytes, image_spec: ImageSpec) -> int:
+  """How many bands `image_spec` takes as a file stores them, without alpha.
+
+  The result is 0 for a file that is taken as a picture, or is damaged.
+  """
+  all_bands = image_spec.stored or image_spec.some_bands
+  by_band = all_bands or image_spec.channels not in (1, 3)
+  if not (by_band and encoded.startswith(TIFF_STARTS)):
+    return 0
+  with contextlib.suppress(Exception), open_tiff(encoded) as file:
+    sides = _sides(file.series[0])
+    count = math.prod(n for axis, n in sides.items() if axis not in "YX")
+    if image_spec.some_bands or count == image_spec.channels:
+      extra = [*file.pages.first.extrasamples]
+      return count - (extra[-1:] in ([_MULTIPLIED], [_PLAIN_ALPHA]))
+  return 0
 
 
 def _colours(photometric: int | None) -> int:

@@ -6,7 +6,6 @@ and `imagenet_sets`. `named_images.find_images` finds files without labels.
 """
 
 import collections
-import contextlib
 import math
 import os
 from collections.abc import Sequence
@@ -28,7 +27,6 @@ from vit_jax.runtime.files import open_regular
 from vit_jax.runtime.printable import composed, counted, first_of
 from vit_jax.runtime.printable import printable_path as text
 
-_LOOKED_AT = 8  # Images whose range of values is looked at.
 # Names of classes that look like a missing label, in lower case.
 _MISSING = ("nan", "na", "n/a", "null", "none", "<na>", "?")
 _FEW = 5  # With fewer images, a class can hardly be learned.
@@ -113,27 +111,6 @@ class ImageFiles(Source):
       )
     lines += name_warnings(self.class_names)
     return lines
-
-  def exposure_warnings(self) -> list[str]:
-    """A warning if 16-bit images use less than an eighth of their range."""
-    from vit_jax.data.decoding.pillow import brightest
-
-    indices = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
-    wide = []
-    for index in indices.tolist():
-      with contextlib.suppress(UnreadableImageError):
-        value = brightest(self[index]["image"])
-        if value is not None:
-          wide.append(value)
-    if not wide or max(wide) >= 2**16 / 8:
-      return []
-    white = 2 ** max(1, int(max(wide)).bit_length()) - 1
-    line = (
-      f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
-      f"{max(wide):,.0f} of 65,535, which is nearly black; set "
-      f"--config.normalization.window='(0,{white})'."
-    )
-    return [line]
 
 
 def read_file(path: bytes) -> bytes:

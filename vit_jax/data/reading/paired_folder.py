@@ -140,10 +140,6 @@ class PairedFolder(Source):
     """Lines on the files beside the images, and on possible mistakes."""
     return self._lines
 
-  def exposure_warnings(self) -> list[str]:
-    """Warnings about images of 16 bits: none."""
-    return []
-
   def _rotation_lines(self) -> list[str]:
     """A line on images that Exif turns without a change of their size."""
     return _rotation_lines(

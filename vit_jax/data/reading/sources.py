@@ -26,7 +26,7 @@ from vit_jax.runtime import extras
 from vit_jax.runtime.printable import composed, first_of, printable, quoted
 
 _SIZES = {"train": 1438, "test": 359}  # Examples in the splits of `Digits`.
-_LOOKED_AT = 8  # Images that are looked at for alpha and further bands.
+_LOOKED_AT = 8  # Images that are looked at for their bands and values.
 _SHOWN = 5  # Names that a message on two sources shows.
 _PART = re.compile(r"(\w+)(?:\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\])?")
 
@@ -55,9 +55,33 @@ class Splits:
     Images of 16 bits may be dark unless a window is set; the other lines are
     those of `channel_warnings`.
     """
-    dark: Any = getattr(self.train, "exposure_warnings", list)
-    lines = [*self.warnings, *(dark() if spec.window is None else [])]
-    return lines + channel_warnings(self.train, spec)
+    dark = exposure_warnings(self.train, spec) if spec.window is None else []
+    return [*self.warnings, *dark, *channel_warnings(self.train, spec)]
+
+
+def exposure_warnings(source: Source, spec: ImageSpec) -> list[str]:
+  """A line if 16-bit images use less than an eighth of their range.
+
+  All bands count that a run of `spec` takes.
+  """
+  from vit_jax.data.decoding.pillow import brightest
+
+  indices = _looked_at(source)
+  wide = []
+  for index in indices:
+    with contextlib.suppress(UnreadableImageError):
+      value = brightest(source[index]["image"], spec)
+      if value is not None:
+        wide.append(value)
+  if not wide or max(wide) >= 2**16 / 8:
+    return []
+  white = 2 ** max(1, int(max(wide)).bit_length()) - 1
+  line = (
+    f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
+    f"{max(wide):,.0f} of 65,535, which is nearly black; set "
+    f"--config.normalization.window='(0,{white})'."
+  )
+  return [line]
 
 
 def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
@@ -68,11 +92,11 @@ def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
   """
   from vit_jax.data.decoding.pillow import gets_alpha, leaves_out_bands
 
-  if spec.channels > 4 or not len(source):
+  if spec.channels > 4:
     return []
-  indices = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))
+  indices = _looked_at(source)
   opaque = more = 0
-  for index in indices.tolist():
+  for index in indices:
     with contextlib.suppress(UnreadableImageError):
       encoded = source[index]["image"]
       opaque += gets_alpha(encoded, spec)
@@ -92,6 +116,12 @@ def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
       "reads all."
     )
   return [line] if line else []
+
+
+def _looked_at(source: Source) -> list[int]:
+  """The indices of a few examples, spread over a source."""
+  spread = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT))
+  return np.unique(spread.astype(int)).tolist()
 
 
 def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:

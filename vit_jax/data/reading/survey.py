@@ -172,7 +172,7 @@ def _look(
     if label is None:
       label = kind.summarise(example["label"], count)
     pixels = decode_image(encoded, image_spec)
-    form, odd = describe(encoded)
+    form, odd = describe(encoded, image_spec)
   except ValueError as error:  # The image or its mask is damaged.
     why = f"{inside}: {str(error).removeprefix(f'{name}: ')}"
     return Look(
