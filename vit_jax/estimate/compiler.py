@@ -109,7 +109,8 @@ def estimate(
     every = [lower_forward(settings, mesh, num_classes)]
   else:
     every = lower(settings, devices, num_classes, num_examples)
-  lowered, images = every[0], settings.batch_size / len(devices)
+  lowered = every[0]
+  images = settings.batch_size / len(devices)
   costs = [
     cost(one.step, chip, one.mesh, images=images, gflops=one.gflops)
     for one in every
@@ -156,7 +157,8 @@ def cost(
   compiled_flop = compiled.cost_analysis().get("flops", 0.0)
   needs = memory.Needs.of(compiled)
   assert needs is not None  # The TPU compiler tells them.
-  per_device, peak = chip.hbm_gib / chip.devices, needs.total
+  per_device = chip.hbm_gib / chip.devices
+  peak = needs.total
   if peak > per_device * GIB:  # The compiler may let this pass.
     raise DoesNotFit(_memory(f"{peak / GIB:.2f}G", f"{per_device:g}G"))
   mfu = images_per_second = step_ms = None

@@ -124,7 +124,8 @@ class Packing:
     try_fit = functools.partial(
       self._try_fit, shapes=shapes, size=size, limits=limits, rows=rows
     )
-    least, most = self.tokens // self.images, size.tokens
+    least = self.tokens // self.images
+    most = size.tokens
     fitted = try_fit(most)
     if fitted is not None:
       return fitted
@@ -181,8 +182,10 @@ class Packing:
       key = (seed, number, _LIMITS)
       counts, _ = self.fit(some, size, rows, np.random.default_rng(key))
       whole_counts, _ = roomy.fit(some, size, rows, np.random.default_rng(key))
-      fitted, whole = int(counts.sum()), int(whole_counts.sum())
-      filled, full = filled + fitted, full + whole
+      fitted = int(counts.sum())
+      whole = int(whole_counts.sum())
+      filled += fitted
+      full += whole
       crowded += fitted < whole
     return Padding(
       share=1 - filled / (windows * rows * self.tokens),
@@ -205,7 +208,8 @@ def first_fit(
   >>> first_fit(np.array([3, 5, 2, 6]), rows=2, tokens=8, most=4).tolist()
   [1, 1, 0, 0]
   """
-  room, places = np.full(rows, tokens), np.full(rows, most)
+  room = np.full(rows, tokens)
+  places = np.full(rows, most)
   chosen = np.zeros(len(counts), int)
   for image in np.argsort(-counts, kind="stable"):
     fits = (room >= counts[image]) & (places > 0)
@@ -267,7 +271,8 @@ class PackedBatches(TrainBatches):
     The row is counted from this host's first row. A line on each image that
     could not be read is added to `unreadable`.
     """
-    m, total = self.packing.images, self.packing.rows(self.batch_size)
+    m = self.packing.images
+    total = self.packing.rows(self.batch_size)
     random = KeyedRandom(self.seed)
     first_window = self.rows.start // _WINDOW * _WINDOW
     for start in range(first_window, self.rows.stop, _WINDOW):

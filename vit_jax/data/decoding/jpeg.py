@@ -86,7 +86,8 @@ class _Turn:
 
   def see(self, encoded: bytes, at: int) -> None:
     """Reads an APP1 segment, whose two bytes of length lie at `at`."""
-    start, end = at + 2, at + _two_bytes(encoded, at)
+    start = at + 2
+    end = at + _two_bytes(encoded, at)
     if self._exif is None and encoded.startswith(_EXIF, start):
       self._exif = orientations.of_exif(encoded[start:end])
     elif self._xmp is None and encoded.startswith(_XMP, start):

@@ -148,7 +148,8 @@ class ImageFolder(ImageFiles):
     ValueError if either has no images.
     """
     chosen = self._held_out_files(rule)
-    train, held_out = copy.copy(self), copy.copy(self)
+    train = copy.copy(self)
+    held_out = copy.copy(self)
     held_out.split = "held out"
     held_out.name += f", {held_out.split}"
     for side in (train, held_out):

@@ -191,10 +191,12 @@ class Lookup:
 
   def _note(self, name: bytes, path: bytes) -> None:
     """Counts a name by how it differs from the path that it stands for."""
-    ours, theirs = self._stem(name), self._stem(path)
+    ours = self._stem(name)
+    theirs = self._stem(path)
     if _plain(name) == _plain(theirs):
       ours = name  # The name lacks an ending, or has more than one.
-    ending, other_ending = self._ending(name), self._ending(path)
+    ending = self._ending(name)
+    other_ending = self._ending(path)
     kinds = [kind for kind, same in _KINDS.items() if not same(ours, theirs)]
     if ending and ending != other_ending:
       kinds.append("the ending")

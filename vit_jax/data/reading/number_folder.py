@@ -70,7 +70,8 @@ class PixelNumbers(Labels):
 
     `summaries` has the five numbers of `summarise` for each label, (N, 5).
     """
-    least, most = summaries[:, 0].min(), summaries[:, 1].max()
+    least = summaries[:, 0].min()
+    most = summaries[:, 1].max()
     total, known, pixels = summaries[:, 2:].sum(axis=0)
     if not known:
       return {names[0]: "unknown"}

@@ -420,7 +420,8 @@ def _cells_in(path: str, content: Any) -> Iterator[Cells]:
       yield Cells(f"item {number}", row)
     return
   fields = content if isinstance(content, dict) else {}
-  images, annotations = fields.get("images"), fields.get("annotations")
+  images = fields.get("images")
+  annotations = fields.get("annotations")
   if not isinstance(images, list) or not isinstance(annotations, list):
     keys = "none"
     if isinstance(content, dict):

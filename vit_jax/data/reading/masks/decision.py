@@ -105,7 +105,8 @@ def _are_colours(found: Census, meaning: Meaning, kind: str) -> bool:
       continue
     used = np.flatnonzero(counts)
     table = meaning.classes_of_palette(np.frombuffer(palette, np.int32))
-    colours, numbers = table[used], by_number[used]
+    colours = table[used]
+    numbers = by_number[used]
     all_numbers &= not (numbers == STRANGE).any()
     for sign, found_classes in ((1, numbers), (-1, colours)):
       has_class = (found_classes != STRANGE) & (found_classes != none)

@@ -25,7 +25,8 @@ _CODE = np.array([1 << 16, 1 << 8, 1], np.int32)  # 65536 R + 256 G + B.
 _GREY = int(_CODE.sum())
 # Pillow multiplies the numbers of 2 and of 4 bits, so that they reach 255.
 _SCALES = {"L;2": 85, "L;4": 17}
-_SUBFILE_TYPE, _LESSER = 254, 1 | 4  # A TIFF's smaller copy, or transparency.
+_SUBFILE_TYPE = 254  # A tag of TIFF.
+_LESSER = 1 | 4  # A TIFF's smaller copy, or transparency.
 _SAMPLE_FORMAT, _UNSIGNED = 339, 1  # Tags of TIFF.
 _MOST_PAGES = 1000  # Pages that are counted.
 
@@ -234,7 +235,8 @@ def _as_uint16(
   marks pixels of no class.
   """
   pixels = as_unsigned(image, pixels)
-  least, most = int(pixels.min()), int(pixels.max())
+  least = int(pixels.min())
+  most = int(pixels.max())
   if least < 0:
     raise ValueError(
       f"{text(path)} has the class {least}: classes are counted from 0, and a "

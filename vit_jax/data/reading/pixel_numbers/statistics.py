@@ -43,11 +43,13 @@ class Statistics:
     sums = np.zeros(4)  # Numbers, squares, logarithms, their squares.
     for picture in pictures:
       numbers = picture[~np.isnan(picture)].astype(np.float64)
-      files, pixels = files + 1, pixels + picture.size
+      files += 1
+      pixels += picture.size
       known += numbers.size
       if not numbers.size:
         continue
-      least, most = min(least, numbers.min()), max(most, numbers.max())
+      least = min(least, numbers.min())
+      most = max(most, numbers.max())
       sums[:2] += numbers.sum(), (numbers**2).sum()
       if least > 0:
         logs = np.log(numbers)
@@ -58,7 +60,8 @@ class Statistics:
         "check the files, and which of their values are unknown."
       )
     mean, square, log_mean, log_square = (sums / known).tolist()
-    variance, log_variance = square - mean**2, log_square - log_mean**2
+    variance = square - mean**2
+    log_variance = log_square - log_mean**2
     if least <= 0:
       log_mean = log_variance = np.nan
     return cls(
