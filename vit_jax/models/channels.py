@@ -69,7 +69,9 @@ def embed(vit: Any, x: Images, mask: Any) -> ChannelPatches:
   Raises ValueError if the model has vectors for another number of channels, or
   a mask or images do not fit the patches.
   """
-  B, C, D = x.shape[0], x.shape[-1], vit.hidden_size
+  B = x.shape[0]
+  C = x.shape[-1]
+  D = vit.hidden_size
   if vit.has_variable("params", E_CHANNEL):
     known = nn.unbox(vit.get_variable("params", E_CHANNEL)).shape[0]
     if known != C:

@@ -75,7 +75,8 @@ def attend(
   of tokens, which JAX refuses to differentiate, is padded by one that does not
   count.
   """
-  T, S = q.shape[2], k.shape[2]
+  T = q.shape[2]
+  S = k.shape[2]
   counted = mask.lengths
   options: dict[str, Any] = {"is_causal": mask.causal}
   if T % 2 or S % 2 or counted is not None:

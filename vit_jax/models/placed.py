@@ -52,7 +52,8 @@ class PlacedPositions(nn.Module):
 
   @nn.compact
   def __call__(self, layout: Layout) -> Float[Array, "B S D"]:
-    D, first = self.hidden_size, int(self.class_token)
+    D = self.hidden_size
+    first = int(self.class_token)
     y, x = (layout.place[..., axis] for axis in (0, 1))
     if self.kind == "learned2d":
       E_pos = self._learned2d(layout)
@@ -132,7 +133,8 @@ def resize_table_at(
   weights = rows[..., :, None] * columns[..., None, :]
   weights = weights.reshape(*rows.shape[:2], -1)  # (B, N, h w)
   patches = (weights @ E_pos[prefix:]).astype(E_pos.dtype)
-  B, D = patches.shape[0], E_pos.shape[1]
+  B = patches.shape[0]
+  D = E_pos.shape[1]
   first = jnp.broadcast_to(E_pos[None, :prefix], (B, prefix, D))
   return jnp.concatenate([first, patches], axis=1)
 

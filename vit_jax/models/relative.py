@@ -208,7 +208,8 @@ def _from_table(
   # For each axis, the two entries around an offset, and their weights.
   axes = []
   for axis, old in enumerate(sizes):
-    at, side = layout.place[..., axis], layout.extent[..., axis]
+    at = layout.place[..., axis]
+    side = layout.extent[..., axis]
     offset = at[:, :, None] - at[:, None, :]  # (b, N, N)
     point = jnp.where(
       as_learned,

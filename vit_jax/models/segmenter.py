@@ -96,7 +96,8 @@ class Segmenter(Composed):
   def patch_logits(self, y: Float[Array, "B h w F"]) -> Float[Array, "B h w K"]:
     """The head: a dense layer, or two with GELU between them."""
     if self.head_size:
-      axes, config = ("embed", "mlp"), LayerConfig.of(self.encoder)
+      axes = ("embed", "mlp")
+      config = LayerConfig.of(self.encoder)
       hidden = dense(self.head_size, axes, config, name=_HIDDEN)
       y = GELUS["exact"](hidden(y))
     return classifier(self.num_classes, 0.0, self.param_dtype)(y)
@@ -137,7 +138,9 @@ class DptSegmenter(Segmenter):
     self.check_whole(mask)
     vit: Any = self.encoder
     outputs = self.read(x, train=train, prefix=True)
-    B, (h, w), D = len(x), outputs[0].grid, vit.hidden_size
+    B = len(x)
+    h, w = outputs[0].grid
+    D = vit.hidden_size
     maps = [tokens.patches.reshape(B, h, w, D) for tokens in outputs]
     class_tokens: list[Any] = [None for _ in outputs]
     if vit.class_token:
@@ -185,7 +188,8 @@ def segmenter(
   """
   kind: Any = Segmenter
   if head in ("dpt", "dpt_dinov2"):
-    kind, layers = DptSegmenter, layers_of(model, layers, task)
+    kind = DptSegmenter
+    layers = layers_of(model, layers, task)
     kind = partial(kind, as_dinov2=head == "dpt_dinov2")
   elif head == "small":
     head_size = head_size or WIDTH

@@ -220,7 +220,8 @@ def attend(
   """
   form = forward_form(z.shape[-1])
   if form.apart:
-    q, k = barrier(q), barrier(k)
+    q = barrier(q)
+    k = barrier(k)
   q, k, v = (x.transpose(1, 3, 0, 2) for x in (q, k, project(z, W_v, b_v)))
   logits = _logits("bqhe,bkhe->bhqk", q, k, dtype)
   seen = None if mask is None else _pairs(mask, z)[:, None]
@@ -304,7 +305,8 @@ def attend_in_order(
 
   With heads inside, rotating costs more.
   """
-  q, k = _in_order(q), _in_order(k)
+  q = _in_order(q)
+  k = _in_order(k)
   return _forward(q, k, z, W_v, b_v, W_out, b_out, dtype, mask)[0]
 
 
