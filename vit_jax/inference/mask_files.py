@@ -112,7 +112,8 @@ def mask_names(files: Sequence[str], ending: str = ".png") -> list[str]:
     stem = os.path.splitext(os.path.relpath(path, top))[0]
     name, number = f"{stem}{ending}", 2
     while name in taken:
-      name, number = f"{stem}_{number}{ending}", number + 1
+      name = f"{stem}_{number}{ending}"
+      number += 1
     taken.add(name)
     names.append(name)
   return names

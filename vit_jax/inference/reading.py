@@ -162,7 +162,8 @@ def make_reader(
   A line says if any image gets an alpha of 255 as the model's last channel, or
   has bands that the model's channels leave out.
   """
-  transform, spec = preprocessing.transform(), preprocessing.spec
+  transform = preprocessing.transform()
+  spec = preprocessing.spec
 
   def read(encoded: bytes) -> Mapping[str, Any]:
     arrays = transform.row({"image": encoded, "label": 0, "id": ""})

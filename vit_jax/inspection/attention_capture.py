@@ -75,7 +75,8 @@ class Attention:
     if self.has is not None:
       return self.of_channels(slice(row, row + 1), self.has[row])
     count = grid[0] * grid[1]
-    S, padded = self.prefix + count, self.grid[0] * self.grid[1]
+    S = self.prefix + count
+    padded = self.grid[0] * self.grid[1]
     one = slice(row, row + 1)
     readout = self.readout
     if readout is not None:

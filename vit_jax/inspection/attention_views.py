@@ -117,7 +117,8 @@ def make_look(
       A, dA, answers = capture_with_gradients(model, params, x, choose, None)
       answers = jax.device_get(answers)
     else:
-      A, dA = captured(model, params, x), None
+      A = captured(model, params, x)
+      dA = None
     tokens = patches = None
     if options.leave_out:
       last = {"layers": [model.num_layers], "as_maps": True, "norm": False}

@@ -414,7 +414,8 @@ def _rows(
 ) -> Iterator[list[str]]:
   """The cells below `_COLUMN_NAMES` of each image, in the order of `ranked`."""
   for row, index in enumerate(ranked.index.tolist()):
-    label, likely = int(labels[index]), int(ranked.likely[row])
+    label = int(labels[index])
+    likely = int(ranked.likely[row])
     numbers = (
       probabilities[index, label],
       probabilities[index, likely],

@@ -96,7 +96,8 @@ def show_batch(
   names: Any = class_names
   kind: Labels | None = None
   if _is_source(class_names):
-    names, kind = names.class_names, getattr(class_names, "kind", None)
+    names = names.class_names
+    kind = getattr(class_names, "kind", None)
   images, labels = _rows(_arrays(batch), count)
   return batch_sheet(images, labels, tuple(names), kind).image
 
@@ -188,6 +189,7 @@ def _levels(images: np.ndarray) -> np.ndarray:
   if images.dtype == np.uint8:
     return images
   values = images.astype(np.float32)
-  low, high = np.nanmin(values), np.nanmax(values)
+  low = np.nanmin(values)
+  high = np.nanmax(values)
   share = (values - low) / max(high - low, np.finfo(np.float32).tiny)
   return (255 * np.nan_to_num(share) + 0.5).astype(np.uint8)

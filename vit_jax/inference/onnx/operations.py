@@ -257,7 +257,8 @@ def _concatenate(call: Call) -> list[Value]:
 
 def _stack(call: Call) -> list[Value]:
   """Joins the inputs along a new dimension."""
-  graph, axis = call.graph, call.params["axis"]
+  graph = call.graph
+  axis = call.params["axis"]
   names = [
     graph.node("Unsqueeze", call.whole(number), graph.ints(axis))
     for number in range(len(call.inputs))

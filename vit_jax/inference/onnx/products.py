@@ -166,7 +166,8 @@ def _take_along(call: Call, places: np.ndarray, axis: int) -> list[Value]:
   # For each dimension of `places`, the dimension of the table that it indexes.
   table_dims = [batching_dims.get(dim, axis) for dim in range(places.ndim)]
   order = np.argsort(table_dims)
-  stored, shape = [1] * len(table.shape), [*table.shape]
+  stored = [1] * len(table.shape)
+  shape = [*table.shape]
   for dim in order.tolist():
     stored[table_dims[dim]] = places.shape[dim]
   shape[axis] = stored[axis]
