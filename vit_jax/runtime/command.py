@@ -41,7 +41,8 @@ _GONE = (
 _OBJECTS_PER_COLLECTION = 100_000
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
-_MMAP_MAX, _LARGE = 65_536, 32 * 2**20  # glibc's default, and its largest size.
+_MMAP_MAX = 65_536  # glibc's default.
+_LARGE = 32 * 2**20  # The largest threshold that glibc takes.
 # Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (

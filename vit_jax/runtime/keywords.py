@@ -92,7 +92,8 @@ def _values(text: str) -> dict[str, str]:
 
 def _keyword(found: re.Match[str], signature: inspect.Signature) -> str:
   """The keyword of a flag; the flag itself if the call has no such keyword."""
-  name, value = found["flag"], found["value"]
+  name = found["flag"]
+  value = found["value"]
   parameter = signature.parameters.get(name)
   takes_any = any(
     one.kind is one.VAR_KEYWORD for one in signature.parameters.values()

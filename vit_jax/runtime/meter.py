@@ -187,7 +187,8 @@ def time_spent(
     before = [i for i, s in enumerate(starts) if s["step"] < row["step"]]
     if not before:
       continue
-    seconds, earlier = _seconds_of(row), last.get(before[-1], {})
+    seconds = _seconds_of(row)
+    earlier = last.get(before[-1], {})
     # A later start may have written a row of the step that it began after. That
     # row is left out, as it has fewer seconds in steps.
     if seconds.get("steps", 0.0) >= earlier.get("steps", 0.0):

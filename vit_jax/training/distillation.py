@@ -86,8 +86,10 @@ class Teacher:
     def per_channel(values: Any) -> Array:
       return jnp.array(values).reshape(1, 1, 1, -1)
 
-    m, s = per_channel(mean), per_channel(std)
-    own_m, own_s = per_channel(self.mean), per_channel(self.std)
+    m = per_channel(mean)
+    s = per_channel(std)
+    own_m = per_channel(self.mean)
+    own_s = per_channel(self.std)
     return images * (s / own_s) + (m - own_m) / own_s
 
   def make_objective(self, labelled: Classification) -> "Distilled":

@@ -239,7 +239,8 @@ def compile_meanwhile(
   function is traced before the block begins: in the thread, tracing would
   compete with the block for Python's lock, and compiling would start late.
   """
-  every, compiling = [], Compiling()
+  every = []
+  compiling = Compiling()
   for arguments in calls:
     with contextlib.suppress(Exception):
       every.append(function.lower(*arguments))

@@ -278,7 +278,8 @@ def _means(loss: Loss) -> tuple[Array, Means]:
   if loss.weight is None:
     means = Means(loss.score.mean(), loss.metrics, loss.state, None)
     return loss.value.mean(), means
-  weight, total_weight = loss.weight, loss.weight.sum()
+  weight = loss.weight
+  total_weight = loss.weight.sum()
 
   def mean(values: Array) -> Array:
     # A part may have no example that counts.

@@ -182,7 +182,8 @@ def check_same_run(
   `saved` is the checkpoint's description, and `now` that of the run; `labels`
   is the kind of the run's labels.
   """
-  there, here = _facts(saved), _facts(now)
+  there = _facts(saved)
+  here = _facts(now)
   changed = [
     f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
     for key in sorted(there.keys() | here.keys())

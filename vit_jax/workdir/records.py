@@ -285,7 +285,8 @@ class EventFile(AppendFile):
 
   def _add(self, step: int, values: list[Any]) -> None:
     """Appends an event for each value of a step."""
-    event, now = self._proto.Event, time.time()
+    event = self._proto.Event
+    now = time.time()
     events = [event(step=step, wall_time=now, summary=v) for v in values]
     self.append(b"".join(map(_record, events)))
 
