@@ -132,7 +132,8 @@ class FeaturesOutcome(SumsOutcome):
   @functools.cached_property
   def scores(self) -> dict[str, Any]:
     """The loss, the rank and the spread of the features, and the metric."""
-    examples, features = self.examples, self.totals["features"]
+    examples = self.examples
+    features = self.totals["features"]
     mean = features.first / examples
     covariance = features.second / examples - np.outer(mean, mean)
     mean = mean + features.shift

@@ -53,7 +53,8 @@ def wilson(share: float, count: float) -> Interval:
     share * (1 - share) / count + z * z / (4 * count * count)
   )
   scale = 1 + z * z / count
-  low, high = (middle - spread) / scale, (middle + spread) / scale
+  low = (middle - spread) / scale
+  high = (middle + spread) / scale
   return Interval(max(0.0, low), min(1.0, high))
 
 

@@ -249,10 +249,12 @@ class Verdict:
     images = "training images"
     if count is not None:
       images = f"{count:,} training images"
-    score, interval = self.folds[self.metric.key], self._of_folds
+    score = self.folds[self.metric.key]
+    interval = self._of_folds
     shown, between = f"{score:.2f}", interval.as_numbers
     if self.metric.is_percentage:
-      shown, between = f"{score:.0%}", str(interval)
+      shown = f"{score:.0%}"
+      between = str(interval)
     return (
       f"{self.metric.label} {shown} (95 % interval {between}) by "
       f"{_WORDS.get(parts, parts)} folds of the {images}"

@@ -158,7 +158,8 @@ class Reconstruction(TakesImages, Objective):
       examples = jnp.arange(B * M) if examples is None else examples
       layout = images.layout
       draw = draw_of_rows(key, examples.reshape(B, M), layout, self.rate)
-      pixels, layout = self.targets(images, draw), layout.take(draw["hidden"])
+      pixels = self.targets(images, draw)
+      layout = layout.take(draw["hidden"])
       return images, {"draw": draw, "pixels": pixels, "layout": layout}
     if examples is None:
       examples = jnp.arange(len(batch["image"]))

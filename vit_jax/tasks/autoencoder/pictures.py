@@ -35,7 +35,8 @@ def make_panels(model: nn.Module, objective: Reconstruction) -> Draw:
   def sheet_of(image: Photograph, rows: tuple[Any, Any, Any]) -> Photograph:
     """The picture of an image, from what `predict` gives for it."""
     draw, predicted, truth = rows
-    seen, hidden = draw["seen"], draw["hidden"]
+    seen = draw["seen"]
+    hidden = draw["hidden"]
     source = np.full(len(seen) + len(hidden), MASK)
     source[seen] = seen
     return sheet(

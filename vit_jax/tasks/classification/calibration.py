@@ -158,7 +158,9 @@ def fit(
       "right, or they are no better than chance. Calibrate on more examples."
     )
   T = np.array([1.0 if one is None else one for one in fitted])
-  before, after, y = logits[second], logits[second] / T, labels[second]
+  before = logits[second]
+  after = logits[second] / T
+  y = labels[second]
   return Calibration(
     temperature=tuple(T.tolist()),
     error_before=calibration_error(kind, before, y, several=each),
@@ -204,7 +206,8 @@ def temperature(kind: str, logits: Logits, labels: Labels) -> float | None:
     p = probabilities(kind, b * logits)
     return float((logits * (p - labels)).sum(axis=1).mean())
 
-  low, high = -np.log(_LARGEST), np.log(_LARGEST)
+  low = -np.log(_LARGEST)
+  high = np.log(_LARGEST)
   if slope(np.exp(low)) >= 0 or slope(np.exp(high)) <= 0:
     return None
   for _ in range(_HALVINGS):

@@ -45,7 +45,8 @@ class NumberFiles:
   def add(self, numbers: Numbers) -> None:
     """Adds the numbers of one more image to the statistics."""
     least, most = span(numbers)
-    self.least, self.most = min(self.least, least), max(self.most, most)
+    self.least = min(self.least, least)
+    self.most = max(self.most, most)
     self.total += float(numbers.sum(dtype=np.float64))
     self.pixels += numbers.size
     if self.level:

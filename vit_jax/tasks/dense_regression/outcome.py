@@ -39,7 +39,8 @@ def sums(
   positive = known & (target > 0)
   true = jnp.where(positive, target, 1.0)
   ratio = y / true
-  z, z_y = (target - middle) / spread, (y - middle) / spread
+  z = (target - middle) / spread
+  z_y = (y - middle) / spread
   close = (ratio < _CLOSE) & (ratio > 1 / _CLOSE)
   # By the key of a sum: which pixels count, and their values.
   each = {

@@ -36,7 +36,8 @@ from vit_jax.tasks.segmentation.task import NOT_OF_PIXELS
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task
 
-_PLAIN, _UNSCALED = DenseRegressionSettings(), Scaling()
+_PLAIN = DenseRegressionSettings()
+_UNSCALED = Scaling()
 _LOOKED_AT = 48  # Examples whose statistics serve a source without statistics.
 _LEVELS = (1 << 16) - 1  # The greatest value of a PNG of 16 bits.
 

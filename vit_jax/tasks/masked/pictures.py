@@ -29,9 +29,11 @@ def make_panels(model: nn.Module, masking: Masking) -> Draw:
     """The picture of an image, from what `predict` gives for it."""
     targets, predicted, colours = rows
     if masking.target == "pixels":
-      guess, truth = predicted, targets["pixels"]
+      guess = predicted
+      truth = targets["pixels"]
     else:
-      guess, truth = colours, targets["colours"]
+      guess = colours
+      truth = targets["colours"]
     return sheet(
       image,
       source=targets["draw"]["source"],

@@ -183,7 +183,8 @@ class MaskedOutcome(SumsOutcome):
   def scores(self) -> dict[str, Any]:
     """The loss, the share of colours that are right, and the commonest's."""
     loss = self.mean("loss")
-    correct, colours = self.totals["correct"], self.totals["colours"]
+    correct = self.totals["correct"]
+    colours = self.totals["colours"]
     total = int(colours.sum())
     return self.with_counts(
       {

@@ -268,7 +268,8 @@ class PairsOutcome(Outcome):
     """
     captions = self._captions
     right = len({*zip(captions.owner, captions.group, strict=True)})
-    N, G = len(self.gathered.index), len(np.unique(captions.group))
+    N = len(self.gathered.index)
+    G = len(np.unique(captions.group))
     return right / (N * G)
 
   @property

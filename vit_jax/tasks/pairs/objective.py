@@ -70,7 +70,8 @@ class Contrast(TakesImages, CoupledObjective):
     several images.
     """
     del key
-    images, ids = self.inputs(batch), batch[TEXT]
+    images = self.inputs(batch)
+    ids = batch[TEXT]
     texts = ids.reshape(-1, ids.shape[-1])
     groups = text_groups(texts) if self.distinct else jnp.arange(len(texts))
     return (images, ids), PairTargets(groups, weights_of(images))

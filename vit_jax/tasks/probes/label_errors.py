@@ -71,7 +71,8 @@ def check_enough(
   counts = np.bincount(labels, minlength=len(class_names))
   few = np.flatnonzero(counts < 2)
   if len(few):
-    name, count = class_names[few[0]], counts[few[0]]
+    name = class_names[few[0]]
+    count = counts[few[0]]
     images = "image" if count == 1 else "images"
     raise ValueError(
       f"class {name!r} has {count} readable {images}, and looking for label "

@@ -156,12 +156,14 @@ def _offset(
   low = -z.max(axis=0, where=known, initial=-np.inf) - _SURE
   high = -z.min(axis=0, where=known, initial=np.inf) + _SURE
   none = ~known.any(axis=0)
-  low, high = np.where(none, 0, low), np.where(none, 0, high)
+  low = np.where(none, 0, low)
+  high = np.where(none, 0, high)
   n = known.sum(axis=0)
   for _ in range(_HALVINGS):
     b = (low + high) / 2
     above = np.where(known, expit(z + b), 0).sum(axis=0) > n * p
-    low, high = np.where(above, low, b), np.where(above, b, high)
+    low = np.where(above, low, b)
+    high = np.where(above, b, high)
   return (low + high) / 2
 
 
@@ -230,7 +232,8 @@ class LabelMoments:
       solutions = Solutions.of_sums(mean, scale, ZtZ, ZtY[:, group])
       parts.append((group, solutions))
     for k, unknown in self._unknown.items():
-      total, n = self._known_total[:, k], self._known[k]
+      total = self._known_total[:, k]
+      n = self._known[k]
       cross = np.outer(total, mean)
       squares = self._squares - unknown - cross - cross.T
       # Z^T Z over the examples whose label k is known.

@@ -192,7 +192,8 @@ def _merge(
   The padding beyond the last of `count` rows is left out.
   """
   best_cosines, best_places = best
-  k, size = best_cosines.shape[1], cosines.shape[1]
+  k = best_cosines.shape[1]
+  size = cosines.shape[1]
   first = number * size
   is_row = first + jnp.arange(size, dtype=jnp.int32) < count
   top, column = _top(jnp.where(is_row[None], cosines, -jnp.inf), min(k, size))
@@ -244,7 +245,8 @@ def duplicate_groups(
   other = nearby.place[row, column]
   if confirm is not None:
     is_joined = confirm(row, other)
-    row, other = row[is_joined], other[is_joined]
+    row = row[is_joined]
+    other = other[is_joined]
   joined = scipy.sparse.coo_matrix(
     (np.ones(len(row), bool), (row, other)), shape=(count, count)
   )

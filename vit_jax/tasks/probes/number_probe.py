@@ -62,7 +62,8 @@ class NumberMoments:
   """Sums over examples whose labels are numbers, as `linear_probe.Moments`."""
 
   def __init__(self, num_features: int, kind: Numbers):
-    D, K = num_features, len(kind.std)
+    D = num_features
+    K = len(kind.std)
     self._kind = kind
     self._count = 0.0
     self._total = np.zeros(D)

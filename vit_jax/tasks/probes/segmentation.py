@@ -130,7 +130,8 @@ def count(
       f"a mask to evaluate on has the class {label[has_class].max()}, and the "
       f"training masks have 0 to {num_classes - 1}."
     )
-  true, answered = label[has_class], answer[has_class]
+  true = label[has_class]
+  answered = answer[has_class]
   parts = (true[true == answered], true, answered)
   return np.stack([np.bincount(x, minlength=num_classes) for x in parts])
 

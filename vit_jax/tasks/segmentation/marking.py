@@ -62,7 +62,8 @@ def make_mark(
   def mark_at_own_size(params: Any, image: Pixels, bands: Any = None) -> Any:
     """The answer for an image that is seen whole, at a size of its own."""
     own: Any = preprocessing.own_size
-    seen, seen_size = image, own.of(image.shape[:2])
+    seen = image
+    seen_size = own.of(image.shape[:2])
     _check_patches(seen_size, P)
     if seen_size != image.shape[:2]:
       seen = resize_by_settings(image, seen_size, preprocessing.crop)
@@ -145,10 +146,12 @@ def _mean_of_windows(
   Raises UnreadableImageError if the image would have too many logits.
   """
   h, w = (side // P for side in size)  # The patches of a window.
-  total, count = np.zeros(0), np.zeros(0)
+  total = np.zeros(0)
+  count = np.zeros(0)
   for top, left, logits in windows:
     # Windows begin at patches, so a patch's side has a whole number of cells.
-    cells, K = max(1, logits.shape[0] // h), logits.shape[2]
+    cells = max(1, logits.shape[0] // h)
+    K = logits.shape[2]
     if not count.size:
       rows, columns = (side // P * cells for side in image.shape[:2])
       _check_size(image.shape[:2], short_side, rows * columns * K)

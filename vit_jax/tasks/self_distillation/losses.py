@@ -132,7 +132,8 @@ def gram(
   are compared with those of `anchors`, the features of an earlier teacher: the
   loss is the mean squared difference.
   """
-  u, v = unit(features), unit(anchors)
+  u = unit(features)
+  v = unit(anchors)
   return jnp.square(u @ u.mT - v @ v.mT).mean(axis=(1, 2))
 
 

@@ -488,7 +488,8 @@ def _block_mask(
 ) -> Bool[Array, "h w"]:
   """At most `count` masked patches, from blocks of about 4 patches or more."""
   h, w = grid
-  rows, columns = jnp.arange(h)[:, None], jnp.arange(w)[None]
+  rows = jnp.arange(h)[:, None]
+  columns = jnp.arange(w)[None]
 
   def unfinished(carry: Any) -> Array:
     mask, failures, _ = carry
