@@ -355,7 +355,8 @@ class Answering(Opened):
         return self.embed_texts([str(text) for text in given])
       return self.features(given, batch_size=batch_size)
 
-    rows, columns = vectors(images), vectors(others)
+    rows = vectors(images)
+    columns = vectors(others)
     self._check_widths(rows, columns)
     cosines = nearest.unit(rows) @ nearest.unit(columns).T
     both = is_text(images) or is_one(images), is_text(others) or is_one(others)

@@ -103,7 +103,8 @@ def _open(
   are asked for, and then one at a time (`read`). Arguments, results and errors
   are those of `open_published`.
   """
-  config, path = hf_dpt.of_encoder(files.config), files.weights
+  config = hf_dpt.of_encoder(files.config)
+  path = files.weights
   architectures.check_supported(config)
   with _open_or_drop(path) as arrays:
     stored = arrays.shapes

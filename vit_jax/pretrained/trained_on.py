@@ -185,14 +185,16 @@ def _border(pixels: np.ndarray) -> float:
 def _fills(pixels: np.ndarray) -> bool:
   """Whether light pixels of an image, (H, W, C), touch two opposite edges."""
   is_light = pixels.max(axis=2) > 255 / 4
-  rows, columns = is_light.any(axis=1), is_light.any(axis=0)
+  rows = is_light.any(axis=1)
+  columns = is_light.any(axis=0)
   return bool((rows[0] and rows[-1]) or (columns[0] and columns[-1]))
 
 
 def _by_place(root: str, paths: Iterable[str]) -> tuple[set[str], list[str]]:
   """The ids of the files below the run's folder, and the paths of others."""
   top = os.path.join(os.path.realpath(root), "")
-  ids, elsewhere = set(), []
+  ids = set()
+  elsewhere = []
   for path in paths:
     real = os.path.realpath(path)
     if real.startswith(top):

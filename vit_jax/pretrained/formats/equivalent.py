@@ -61,7 +61,8 @@ def changes(vit: Any, fields: Mapping[str, Any]) -> Iterator[str]:
     if name in _FLAGS:
       advice = f" (--{name}={new} accepts that)"
     yield f"{name}={value!r} would become {new!r}{advice}"
-  old_kind, new_kind = to_fields(vit)["kind"], theirs["kind"]
+  old_kind = to_fields(vit)["kind"]
+  new_kind = theirs["kind"]
   if not changed and old_kind != new_kind:
     yield f"kind={old_kind!r} would become {new_kind!r}"
 

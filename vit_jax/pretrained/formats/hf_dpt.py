@@ -123,7 +123,8 @@ def rules(shapes: Shapes) -> list[Rule]:
 def _rule(path: str) -> Rule:
   """The rule of one of our parameters, such as "dpt/fusion0/conv1/kernel"."""
   _, module, *inside, kind = path.split("/")
-  place, number = module.rstrip("0123"), module[-1]
+  place = module.rstrip("0123")
+  number = module[-1]
   # transformers numbers its fusions from that of the last map on.
   fusion = (
     f"neck.fusion_stage.layers.{_LAST - int(number)}."

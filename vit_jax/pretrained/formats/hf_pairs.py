@@ -127,7 +127,8 @@ def _changes(kind: _Kind, text: TextTower) -> Iterator[str]:
   """Lines on how a text tower would change if it were read back."""
   base = kind.bases[1]
   rules = kind.text.table.rules(text, base)
-  sizes, ours = axis_sizes(text), param_shapes(text, (1, 1))
+  sizes = axis_sizes(text)
+  ours = param_shapes(text, (1, 1))
   if lost := [*(ours.keys() - {path for rule in rules for path in rule.ours})]:
     yield f"its text tower's {sorted(lost)[0]} has no place in {kind.name}Model"
     return
@@ -138,7 +139,8 @@ def _changes(kind: _Kind, text: TextTower) -> Iterator[str]:
     yield f"as {kind.name}Model, {str(error).removesuffix('.')}"
     return
   for field in dataclasses.fields(TextTower):
-    old, new = getattr(text, field.name), getattr(read, field.name)
+    old = getattr(text, field.name)
+    new = getattr(read, field.name)
     if field.name in (*SHARED, "parent", "name") or old == new:
       continue
     yield (
