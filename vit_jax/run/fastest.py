@@ -101,7 +101,8 @@ def row_of(
   Adam, without a teacher, with a loss that does not couple the examples of a
   batch.
   """
-  chip, optimizer = chip_of(devices[0]), settings.optimizer
+  chip = chip_of(devices[0])
+  optimizer = settings.optimizer
   differs = settings.lora.rank or settings.distill.teacher
   differs = differs or optimizer.freeze_layers or optimizer.kind != "adam"
   if chip is None or differs or not _is_plain(model):

@@ -351,7 +351,8 @@ def _flatten_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     by_value: dict[Any, Any]
     switched, by_value = _SWITCHES.get(name, (key, {}))
     if isinstance(value, bool) and value in by_value:
-      key, value = switched, by_value[value]
+      key = switched
+      value = by_value[value]
     if isinstance(value, str):
       key = _NAMED_BY.get(name, key)
     if key not in keys:

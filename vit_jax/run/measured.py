@@ -28,7 +28,8 @@ def key_of(name: str, keys: Iterable[str], first: str) -> str:
   plain, splits = name, [first, *_SPLITS.values()]
   for start, split in _SPLITS.items():
     if name.startswith(start):
-      plain, splits = name.removeprefix(start), [split]
+      plain = name.removeprefix(start)
+      splits = [split]
   plain = _OTHERS.get(plain, plain)
   for split in splits:
     if split + plain in keys:

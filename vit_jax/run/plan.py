@@ -122,7 +122,8 @@ class Plan:
   @functools.cached_property
   def length(self) -> RunLength:
     """The length of the run, and of an epoch."""
-    settings, size = self.settings, len(self.source)
+    settings = self.settings
+    size = len(self.source)
     total = settings.total.in_steps(settings.batch_size, size)
     return RunLength(total, settings.batch_size, size)
 
@@ -284,7 +285,8 @@ class Plan:
     forward, step = 0.0, 0.0
     shares = (share for _, share in by_share(self.train_transform))
     for one, share in zip(self.operations_by_shape, shares, strict=True):
-      forward, step = forward + share * one.forward, step + share * one.step
+      forward += share * one.forward
+      step += share * one.step
     return Operations(forward, step)
 
   @property

@@ -342,7 +342,8 @@ def _notes_on_images(
   `source` is the split that is evaluated.
   """
   description: Any = loaded.description
-  data, trained = settings.data, description.get("train_examples")
+  data = settings.data
+  trained = description.get("train_examples")
   if trained is None or not data.root or data.labels_file:
     return []
   try:

@@ -211,7 +211,8 @@ def _trained_part(plan: Plan) -> str:
 
 def _frozen_image_tower(plan: Plan) -> str:
   """The advice to freeze the image tower, if there are few pairs; else ""."""
-  settings, count = plan.settings, len(plan.source)
+  settings = plan.settings
+  count = len(plan.source)
   how = settings.objective_section("pairs").image
   if settings.data.task != "pairs" or how != "trained":
     return ""
@@ -240,11 +241,14 @@ def _better_command(plan: Plan) -> str | None:
   # Imported here, as it reads the list of known weights.
   from vit_jax.run import few_images
 
-  count, root = len(plan.source), data.root or ""
+  count = len(plan.source)
+  root = data.root or ""
   if task.labels is NONE:
-    enough, command = few_images.ENOUGH, hints.command_to_continue(root)
+    enough = few_images.ENOUGH
+    command = hints.command_to_continue(root)
   else:
-    enough, command = few_images.FEW, few_images.better_command(root)
+    enough = few_images.FEW
+    command = few_images.better_command(root)
   if count >= enough:
     return None
   return f"{command}  (downloads {few_images.download_size()})"
@@ -378,7 +382,8 @@ def _judgement(plan: Plan, evaluated: dict[str, Any]) -> list[str]:
   lines = [str(verdict)] if str(verdict) else []
   if metric.by_example and verdict.few:
     return lines
-  score, count = evaluated[plan.task.scores.key], verdict.count
+  score = evaluated[plan.task.scores.key]
+  count = verdict.count
   seen = plan.lengths.total * plan.settings.batch_size
   if seen >= len(plan.source) and _learned_nothing(plan, score, count):
     if lines == [verdict.below_zero]:  # The next line says it with advice.

@@ -200,7 +200,8 @@ def greedy_soup(
   """
   order = sorted(range(len(trees)), key=lambda n: -members[n][key])
   taken = order[:1]
-  merged, metrics = trees[taken[0]], members[taken[0]]
+  merged = trees[taken[0]]
+  metrics = members[taken[0]]
   for number in order[1:]:
     several = [*taken, number]
     candidate = _mix([(1 / len(several), trees[n]) for n in several])
@@ -221,10 +222,12 @@ def best_mixture(
   """
   start, end = trees
   share = 0.0
-  merged, metrics = start, members[0]
+  merged = start
+  metrics = members[0]
   for step in range(1, _STEPS + 1):
     a = step / _STEPS
-    mixture, scores = end, members[1]
+    mixture = end
+    scores = members[1]
     if step < _STEPS:
       mixture = _mix([(1 - a, start), (a, end)])
       scores = _score_if_finite(score, mixture)
