@@ -35,7 +35,7 @@ def explain_quantisation(config: Mapping[str, Any]) -> Iterator[None]:
   """Adds the quantisation that a config.json states to a ValueError's message.
 
   Quantised arrays may have other names, types or shapes, so any check of them
-  may fail. The error is raised again, unchanged if config.json states none.
+  may fail. Raises the ValueError again, unchanged if config.json states none.
   """
   try:
     yield

@@ -77,13 +77,13 @@ class Alias(NamedTuple):
 
 
 def of_loaded(name: str) -> Callable[..., Any]:
-  """Returns the function of the package that stands for `loaded.NAME`."""
+  """Returns the function of the package that stands for `loaded.NAME`.
+
+  The function raises ValueError if its model cannot be loaded.
+  """
 
   def call(model: Any, *args: Any, **keywords: Any) -> Any:
-    """Calls what `loaded` has of this name, or returns its value.
-
-    Raises ValueError if the model cannot be loaded.
-    """
+    """Calls what `loaded` has of this name, or returns its value."""
     try:
       loaded = loaded_from(model, name)
     except ValueError as error:

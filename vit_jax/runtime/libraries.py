@@ -20,9 +20,10 @@ _LOCK = threading.Lock()
 
 @contextlib.contextmanager
 def refusing(what: str) -> Iterator[None]:
-  """Turns an error of a library into a ValueError, "<what>: <why>.".
+  """A context for calls of a library, whose errors become ValueErrors.
 
-  MemoryError, and exceptions that end a program, are raised as they are.
+  Raises ValueError with the message "<what>: <why>." for any error but
+  MemoryError. That, and exceptions that end a program, stay as they are.
   """
   try:
     yield

@@ -191,7 +191,10 @@ def size(encoded: bytes) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def as_unreadable() -> Iterator[None]:
-  """Turns any error of a decoder into an UnreadableImageError of one line."""
+  """A context for decoders, whose errors become ones of unreadable images.
+
+  Raises UnreadableImageError, with a message of one line, for any error.
+  """
   try:
     yield
   except UnreadableImageError:
