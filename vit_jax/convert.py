@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from vit_jax.runtime import callable_module, command
+from vit_jax.runtime import callable_module, command, hints
 
 if TYPE_CHECKING:
   from vit_jax.pretrained.loaded import Loaded
@@ -84,6 +84,10 @@ def main(arguments: list[str]) -> None:
   conversion.convert(*arguments, **options, **command.overrides())
 
 
+@hints.accepts(
+  'vit_jax.convert(source, "out_dir", to="timm")',
+  same=dict.fromkeys(("format", "fmt"), "to"),
+)
 def convert(
   source: "str | os.PathLike[str] | Loaded",
   folder: str | os.PathLike[str] | None = None,

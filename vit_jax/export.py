@@ -108,12 +108,11 @@ def export_checkpoint(
   from vit_jax.pretrained.facts import facts_of
   from vit_jax.runtime.files import replacing
 
-  if isinstance(platforms, str):
-    platforms = platforms.split(",")
+  platforms = exporter.platform_names(platforms)
   exporter.check_platforms(platforms)
   checked("tower", str, tower, choices=TOWERS)
   out, to = _output_file(path, to)
-  if to == "onnx" and ((*platforms,) != PLATFORMS or param_dtype != DTYPES[0]):
+  if to == "onnx" and (platforms != PLATFORMS or param_dtype != DTYPES[0]):
     raise ValueError(
       "platforms and param_dtype are for StableHLO: an ONNX file holds float32 "
       "and runs wherever ONNX Runtime does. Leave them out."

@@ -97,6 +97,47 @@ def test_the_model_stands_before_its_parameters():
     call({"head": {}}, "my_model")
 
 
+@pytest.mark.parametrize(
+  "more, message",
+  [
+    ({"params": {}}, r"^params: .* or call vit_jax\.save\(loaded\.model,"),
+    ({"class_names": ["a", "b"]}, "^class_names: .* has its own"),
+    ({"image_size": 32, "loss": "mse"}, "^image_size and loss: "),
+  ],
+)
+def test_a_loaded_model_is_written_as_it_is(tmp_path, more, message):
+  loaded = loaded_from(*drawn(), image_size=(16, 24))
+  call: Any = vit_jax.save
+  with pytest.raises(ValueError, match=message):
+    call(loaded, folder=tmp_path / "mine", **more)
+  assert not (tmp_path / "mine").exists()
+
+
+def test_the_format_may_follow_the_folder_of_a_loaded_model(tmp_path):
+  loaded = loaded_from(*drawn(), image_size=(16, 24))
+  vit_jax.save(loaded, tmp_path / "mine", "big_vision")
+  assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+  assert [*(tmp_path / "mine").glob("*.npz")]
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({"class_names": "ab"}, "class_names='ab' is one text: give a list"),
+    ({"loss": "hinge"}, "loss='hinge' is unknown; choose one of softmax"),
+  ],
+)
+def test_what_describes_no_model_in_memory(options, message):
+  with pytest.raises(ValueError, match=message):
+    loaded_from(*drawn(), image_size=(16, 24), **options)
+
+
+def test_a_module_cannot_be_converted(tmp_path):
+  call: Any = vit_jax.convert
+  with pytest.raises(ValueError, match="of type Vit: .* vit_jax.save"):
+    call(drawn()[0], tmp_path / "mine")
+
+
 def test_a_missing_folder_is_asked_for():
   model, params = drawn()
   with pytest.raises(ValueError, match="give a folder to write, as in"):

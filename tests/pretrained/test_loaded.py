@@ -279,6 +279,21 @@ def test_functions_of_a_model_and_its_parameters_take_both_in_one(
   assert model.num_classes == 7 and params["head"]["bias"].shape == (7,)
 
 
+def test_a_layer_need_not_be_in_a_list(loaded, photos):
+  x = loaded.preprocess(photos[:2])
+  (tokens,) = vit_jax.features(loaded, x, layers=[1])
+  for found in (
+    vit_jax.features(loaded, x, layers=1),
+    loaded.features(photos[:2], layers=np.int64(-1)),
+  ):
+    np.testing.assert_allclose(found[0], tokens, atol=1e-6)
+
+
+def test_platforms_may_be_a_text(loaded):
+  exported = vit_jax.export_model(loaded, platforms="cpu,tpu")
+  assert exported.platforms == ("cpu", "tpu")
+
+
 def test_a_call_and_predict_images_are_predict(loaded, photos):
   expected = loaded.predict(photos[:2], top=2)
   assert loaded(photos[:2], top=2) == expected
@@ -352,7 +367,69 @@ REFUSED = {
   ),
   "parameters beside the model that has them": (
     lambda model, photos: vit_jax.predict_images(model, model.params, photos),
-    "give it and the images alone",
+    r"^params: .* has its own, .* or call predict_images\(loaded\.model",
+  ),
+  "a loss beside the model that has one": (
+    lambda model, photos: vit_jax.predict_images(model, photos, loss="mse"),
+    "^loss: what load_pretrained returned has its own",
+  ),
+  "other parameters for features": (
+    lambda model, photos: vit_jax.features(
+      model, model.params, model.preprocess(photos[0])
+    ),
+    r"^params: .* or call features\(loaded\.model, params, images\)",
+  ),
+  "other parameters for attention": (
+    lambda model, photos: vit_jax.attention_weights(
+      model, model.params, model.preprocess(photos[0])
+    ),
+    "^params: what load_pretrained returned has its own",
+  ),
+  "tokens of files without the norm": (
+    lambda model, photos: vit_jax.features(
+      model, photos, layers=[1], norm=False
+    ),
+    "norm=False is for images that are prepared already",
+  ),
+  "a head's input without the norm": (
+    lambda model, photos: vit_jax.features(
+      model, model.preprocess(photos[0]), norm=False
+    ),
+    "norm=False needs layers",
+  ),
+  "a layer and a half": (
+    lambda model, photos: model.features(photos[0], layers=[1.5]),
+    r"layers=\(1\.5,\): the model has layers 1 to 1",
+  ),
+  "attention of a layer that is a text": (
+    lambda model, photos: model.attention_maps(photos[0], layer="1"),
+    "layer='?1'?: the model's layers are 1 to 1",
+  ),
+  "a path for a function of a model": (
+    lambda model, photos: vit_jax.features("runs/mine", photos[0]),
+    r"^features takes a model .*load_pretrained\('runs/mine'\) makes one",
+  ),
+  "a path for a function that takes both in one": (
+    lambda model, photos: vit_jax.new_head("runs/mine", 2),
+    r"^new_head takes a model .*load_pretrained\('runs/mine'\) makes one",
+  ),
+  "sizes to draw what is there": (
+    lambda model, photos: vit_jax.as_nnx(model, image_size=16),
+    "image_size and channels are for parameters to be drawn",
+  ),
+  "a size that is no size": (
+    lambda model, photos: vit_jax.export_model(model, model.params),
+    r"^image_size=[\s\S]* must be a height and a width",
+  ),
+  "probabilities of nothing": (
+    lambda model, photos: model.predict_proba([]),
+    "there are no images",
+  ),
+  "a loss that no task takes": (
+    lambda model, photos: vit_jax.predict_images(
+      *model, photos, preprocessing=model.preprocessing, loss="hinge"
+    ),
+    "^loss='hinge' is unknown; choose one of softmax, sigmoid, mse",
   ),
 }
 

@@ -19,7 +19,7 @@ from vit_jax.inference import DTYPES, KNOWN_PLATFORMS, PLATFORMS
 from vit_jax.models import Model, Origin
 from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.models.text import TextTower
-from vit_jax.runtime.checks import COUNT, checked
+from vit_jax.runtime.checks import COUNT, IMAGE_VALUES, checked
 from vit_jax.training.inputs import ImageInputs
 
 # jax.export writes flatbuffers, whose size is limited to 31 bits. The program
@@ -32,7 +32,7 @@ def export_model(
   model: Model,
   params: Any,
   image_size: int | tuple[int, int] | None = None,
-  platforms: Sequence[str] = PLATFORMS,
+  platforms: str | Sequence[str] = PLATFORMS,
   param_dtype: str = "float32",
   tokens: int | None = None,
 ) -> export.Exported:
@@ -62,7 +62,8 @@ def export_model(
     params: Its parameters.
     image_size: Height and width, or one number for both; by default that of
       `model.origin`.
-    platforms: Platforms that it can run on: "cpu", "cuda", "rocm", "tpu".
+    platforms: Platforms that it can run on: "cpu", "cuda", "rocm", "tpu", in a
+      list, or separated by commas.
     param_dtype: Type to store the parameters in, "float32" or "bfloat16", which
       takes half the space and keeps three digits. The computation still uses
       the model's own `dtype`.
@@ -83,6 +84,7 @@ def export_model(
       "pathlib.Path(name).write_bytes(exported.serialize()) writes what it "
       "returns, and `vit_jax export` does both."
     )
+  platforms = platform_names(platforms)
   check_platforms(platforms)
   check_bytes(params, param_dtype)
   # JAX arrays, since NumPy arrays would be cast before they are stored.
@@ -96,7 +98,7 @@ def export_model(
   with warnings.catch_warnings():
     # JAX warns of large constants; here they are the parameters.
     warnings.filterwarnings("ignore", ".* constants were captured")
-    return export.export(to_outputs, platforms=tuple(platforms))(*inputs)
+    return export.export(to_outputs, platforms=platforms)(*inputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,15 +201,20 @@ def _shape(
   origin = _origin(model)
   if image_size is None:
     image_size = Preprocessing(origin.image_size).image_size
-  if isinstance(image_size, int):
-    image_size = image_size, image_size
-  height, width = image_size
+  kind, must = IMAGE_VALUES["image_size"]
+  height, width = checked("image_size", kind, image_size, must)
   return height, width, len(origin.mean)
 
 
 def _origin(model: Model) -> Origin:
   """The model's origin; by default, images are normalised to [-1, 1]."""
   return model.origin or Origin("", "", None)
+
+
+def platform_names(platforms: str | Sequence[str]) -> tuple[str, ...]:
+  """The platforms, which may be a text with commas between them."""
+  names = platforms.split(",") if isinstance(platforms, str) else platforms
+  return tuple(names or ())
 
 
 def check_platforms(platforms: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """Features of images: the head's input, or the tokens after chosen layers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import flax.linen as nn
@@ -12,7 +13,11 @@ from jaxtyping import Array
 
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
-from vit_jax.models.loaded_first import KnowsItsInputs
+from vit_jax.models.loaded_first import (
+  KnowsItsInputs,
+  check_given_alone,
+  check_is_open,
+)
 from vit_jax.models.model import Inputs, represent
 from vit_jax.models.parts import OURS
 from vit_jax.models.patches import Patches
@@ -24,7 +29,7 @@ def features(
   params: Any = None,
   images: Inputs | None = None,
   *,
-  layers: Sequence[int] | None = None,
+  layers: int | Sequence[int] | None = None,
   as_maps: bool = False,
   norm: bool = True,
 ) -> Any:
@@ -43,20 +48,19 @@ def features(
 
   `features(loaded, images)` takes what `load_pretrained` returned. Images that
   are floats have to be normalised here too; all others, such as names of files,
-  are prepared by `loaded.features(images)`.
+  are prepared by `loaded.features(images)`, which always applies the norm.
 
   Args:
     model: The model, or what `load_pretrained` returned.
     params: The model's parameters. What `load_pretrained` returned has them;
-      the images may then come second.
+      the images then come second.
     images: Floats, normalised as the model expects (`vit_jax.normalize`).
-    layers: Layers to take the tokens of, counted from 1, or from the last,
-      which is -1. By default the result is the head's input.
+    layers: Layers to take the tokens of, or a single one, counted from 1, or
+      from the last, which is -1. By default the result is the head's input.
     as_maps: Whether to give the tokens of the patches alone, as a map (B, h, w,
       D); class, distillation and register tokens are left out. Of a model with
       `channel_tokens`, a patch has the mean over its channels.
-    norm: Whether the final layer norm is applied to the tokens. It always is
-      where `loaded.features` prepares the images.
+    norm: Whether the final layer norm is applied to the tokens.
 
   Returns:
     The head's input, (B, D). With `layers`, a list with an array for each
@@ -65,12 +69,25 @@ def features(
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of
-      tokens, if `as_maps` is given without layers, or if a model alone is given
-      images that are not floats.
+      tokens, if `as_maps` or `norm=False` is given without layers, if images
+      that are not floats are given with a model alone or with `norm=False`, or
+      parameters with what `load_pretrained` returned.
   """
+  check_is_open(model, "features")
   if isinstance(model, KnowsItsInputs):
+    if images is not None:
+      check_given_alone(
+        "features(loaded, images)",
+        "features(loaded.model, params, images)",
+        params=params,
+      )
     pictures = params if images is None else images
     if not are_floats(pictures):
+      if not norm:
+        raise ValueError(
+          "norm=False is for images that are prepared already, such as "
+          "loaded.preprocess(images): give these, or leave it out."
+        )
       return model.features(pictures, layers=layers, as_maps=as_maps)
     network, weights = model
     options: Any = {"layers": layers, "as_maps": as_maps, "norm": norm}
@@ -83,6 +100,8 @@ def features(
     )
   numbers = layer_numbers(model, layers, as_maps)
   if numbers is None:
+    if not norm:
+      raise ValueError("norm=False needs layers, such as layers=(12,).")
     return _represent(model, nn.unbox(params), images)
   tokens = _tokens(model, numbers, norm, nn.unbox(params), images)
   if not as_maps:
@@ -108,19 +127,22 @@ def are_floats(images: Any) -> bool:
 def layer_number(layer: int, layers: int) -> int:
   """The number of a layer, from 1 to `layers`; 0 if there is no such layer.
 
-  Negative numbers count from the end, as indices of a sequence do.
+  Negative numbers count from the end, as indices of a sequence do. What is no
+  whole number is no layer.
 
   >>> layer_number(-1, layers=12)
   12
   """
+  if not isinstance(layer, Integral) or isinstance(layer, bool):
+    return 0
   number = layer + layers + 1 if layer < 0 else layer
-  return number if 1 <= number <= layers else 0
+  return int(number) if 1 <= number <= layers else 0
 
 
 def layer_numbers(
-  model: Model, layers: Sequence[int] | None, as_maps: bool
+  model: Model, layers: int | Sequence[int] | None, as_maps: bool
 ) -> tuple[int, ...] | None:
-  """The numbers of `layers`, counted from 1; None if `layers` is None.
+  """The numbers of `layers`, or of one, from 1; None if `layers` is None.
 
   `as_maps` says whether the caller wants maps of patches, which need layers.
   Raises ValueError if `as_maps` is given without layers, if `layers` is empty,
@@ -132,6 +154,8 @@ def layer_numbers(
     return None
   if not model.num_layers:
     raise ValueError("a ResNet has no layers of tokens: leave out layers.")
+  if not isinstance(layers, Iterable):
+    layers = [layers]
   numbers = tuple(layer_number(layer, model.num_layers) for layer in layers)
   if not numbers or not all(numbers):
     raise ValueError(

@@ -25,7 +25,11 @@ from vit_jax.inference.features import features as features_of
 from vit_jax.inference.features import layer_numbers
 from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
-from vit_jax.models.loaded_first import KnowsItsInputs
+from vit_jax.models.loaded_first import (
+  KnowsItsInputs,
+  check_given_alone,
+  check_is_open,
+)
 from vit_jax.runtime import hints, shown
 from vit_jax.runtime.aliases import aliases
 from vit_jax.runtime.checks import COUNT, checked
@@ -281,7 +285,7 @@ def predict_images(
   images: reading.Pictures | None = None,
   *,
   preprocessing: Preprocessing | None = None,
-  loss: str = "softmax",
+  loss: str | None = None,
   top: int = 3,
   batch_size: int = 32,
 ) -> list[Prediction]:
@@ -314,8 +318,8 @@ def predict_images(
       array (B, H, W, C) stands for B images, and a folder for all in it.
     preprocessing: How the model needs its images, such as
       `loaded.preprocessing`.
-    loss: The loss the model was trained with; it decides between softmax,
-      sigmoid, and numbers ("mse").
+    loss: The loss the model was trained with; it decides between "softmax",
+      which is the default, "sigmoid", and numbers ("mse").
     top: Number of the likeliest classes to return for each image.
     batch_size: Images per step.
 
@@ -324,15 +328,19 @@ def predict_images(
 
   Raises:
     ValueError: if the preprocessing or the image size is unknown, the model's
-      outputs are NaN, or an array is not uint8 or not of such a shape.
+      outputs are NaN, or an array is not uint8 or not of such a shape; or if
+      `params`, `preprocessing` or `loss` is given with what `load_pretrained`
+      returned, which has its own.
   """
+  check_is_open(model, "predict_images")
   if isinstance(model, KnowsItsInputs):
-    both = params is not None and images is not None
-    if both or preprocessing is not None:
-      raise ValueError(
-        "what load_pretrained returned has its parameters and preprocessing: "
-        "give it and the images alone, as in predict_images(loaded, images)."
-      )
+    check_given_alone(
+      "predict_images(loaded, images)",
+      "predict_images(loaded.model, params, images, preprocessing=...)",
+      params=None if images is None else params,
+      preprocessing=preprocessing,
+      loss=loss,
+    )
     pictures = params if images is None else images
     return model.predict(pictures, top=top, batch_size=batch_size)
   if images is None or preprocessing is None:
@@ -347,7 +355,7 @@ def predict_images(
     params,
     images,
     preprocessing=preprocessing,
-    task=answering(loss),
+    task=answering("softmax" if loss is None else loss),
     top=top,
     batch_size=batch_size,
     class_names=model.origin.class_names if model.origin else (),
@@ -361,7 +369,7 @@ def image_features(
   images: reading.Pictures,
   *,
   preprocessing: Preprocessing,
-  layers: Sequence[int] | None = None,
+  layers: int | Sequence[int] | None = None,
   as_maps: bool = False,
   batch_size: int = 32,
 ) -> Any:

@@ -15,7 +15,11 @@ from vit_jax.inference.features import are_floats
 from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
-from vit_jax.models.loaded_first import KnowsItsInputs
+from vit_jax.models.loaded_first import (
+  KnowsItsInputs,
+  check_given_alone,
+  check_is_open,
+)
 from vit_jax.models.model import Inputs
 from vit_jax.models.parts import OURS, unstack
 from vit_jax.models.patches import Patches
@@ -138,9 +142,17 @@ def attention_weights(
     An `Attention`, or for `Patches` a list with one for each image.
 
   Raises:
-    ValueError: if the model has no attention, or an image cannot be read.
+    ValueError: if the model has no attention, an image cannot be read, or
+      parameters are given with what `load_pretrained` returned.
   """
+  check_is_open(model, "attention_weights")
   if isinstance(model, KnowsItsInputs):
+    if images is not None:
+      check_given_alone(
+        "attention_weights(loaded, images)",
+        "attention_weights(loaded.model, params, images)",
+        params=params,
+      )
     pictures = params if images is None else images
     if not are_floats(pictures):
       pictures = model.preprocess(pictures)

@@ -185,6 +185,8 @@ class Answering(Opened):
     answers = self.predict(
       images, top=max(1, self.num_classes), batch_size=batch_size
     )
+    if not answers:
+      raise ValueError("there are no images: give at least one.")
     for one in answers:
       if one.error is not None:
         raise unreadable(one)
@@ -257,7 +259,7 @@ class Answering(Opened):
       self.params,
       images,
       preprocessing=self.preprocessing,
-      layers=[layers] if isinstance(layers, int) else layers,
+      layers=layers,
       as_maps=as_maps,
       batch_size=batch_size,
     )

@@ -75,15 +75,21 @@ def convert(
         "settings to load_pretrained."
       )
     name = source.origin.source
-  else:
+  elif isinstance(source, str | os.PathLike):
     name = os.fspath(source)
+  else:
+    raise ValueError(
+      f"the checkpoint is of type {type(source).__name__}: give a path, a name "
+      "or what load_pretrained returned; vit_jax.save(model, params, folder) "
+      "writes a model in memory."
+    )
   license = license or known.license_of(name)
   if push is not None:
     hub.check_repository(push)
     if license is None:
       raise ValueError(
         "a published model needs a licence, and the source's is not known: "
-        "give --license, such as --license=apache-2.0."
+        "name one, as in --license=apache-2.0."
       )
   folder = os.fspath(folder)
   if folder.lower().endswith(".onnx"):
@@ -119,9 +125,9 @@ def check_format(to: str) -> None:
     return
   formats = ", ".join(TARGETS)
   other = "For one file that runs with JAX alone, there is `vit_jax export`."
-  if to.lower() == "onnx":
+  if str(to).lower() == "onnx":
     other = _FOR_ONNX
-  elif to.lower() in _READ_BY_PYTORCH:
+  elif str(to).lower() in _READ_BY_PYTORCH:
     other = "PyTorch's libraries read hf (transformers), timm and torchvision."
   raise ValueError(
     f"the format {to!r} is unknown; choose one of {formats}. {other}"

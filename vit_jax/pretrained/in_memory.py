@@ -10,10 +10,12 @@ import flax.linen as nn
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.models import Model, Origin
 from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.loaded_first import check_given_alone
 from vit_jax.models.parts import unstack
 from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.formats.mapping import differences, differences_text
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime import hints
 from vit_jax.runtime.checks import IMAGE_VALUES, checked
 from vit_jax.runtime.printable import printable_path, say
 from vit_jax.tasks.choose import answering
@@ -21,16 +23,20 @@ from vit_jax.tasks.choose import answering
 Folder = str | os.PathLike[str]
 
 
+@hints.accepts(
+  'vit_jax.save(model, params, "my_model")',
+  same=dict.fromkeys(("format", "fmt"), "to"),
+)
 def save(
   model: Model | Loaded,
-  params: Any,
+  params: Any = None,
   folder: Folder | None = None,
   to: str = "hf",
   *,
   image_size: int | tuple[int, int] | None = None,
   preprocessing: Preprocessing | None = None,
   class_names: Sequence[str] | None = None,
-  loss: str = "softmax",
+  loss: str | None = None,
   license: str | None = None,
 ) -> None:
   """Writes a model in another library's format, with a model card.
@@ -57,9 +63,8 @@ def save(
 
   Args:
     model: The model, or what `load_pretrained` returned.
-    params: The parameters, as arrays, of any type and on any devices. If
-      `model` is what `load_pretrained` returned, this argument is the folder,
-      and the keywords but `license` have no effect.
+    params: The parameters, as arrays, of any type and on any devices. What
+      `load_pretrained` returned has them; the folder then comes second.
     folder: The folder to write, which has to be new or empty.
     to: The format: hf, timm, google, big_vision, tips or torchvision.
     image_size: Height and width of the images, or one number for both; by
@@ -68,16 +73,33 @@ def save(
       `image_size`, and normalised as `model.origin` says, or to [-1, 1].
     class_names: The name of every class; by default those of `model.origin`.
     loss: The loss that the model was trained with; it tells whether its outputs
-      are "softmax" or "sigmoid" logits, or numbers ("mse").
+      are "softmax" logits, which is the default, or "sigmoid" ones, or numbers
+      ("mse").
     license: Licence that the card names, such as "apache-2.0".
 
   Raises:
     ValueError: if the format cannot express the model, the parameters are not
-      the model's, the image size is unknown, or the folder is not empty.
+      the model's, the image size is unknown, the folder is not empty, or what
+      `load_pretrained` returned is given with more than the folder, `to` and
+      `license`.
     OSError: if the folder cannot be written.
   """
   if isinstance(model, Loaded):
-    loaded, folder = model, params if folder is None else folder
+    loaded = model
+    if isinstance(params, str | os.PathLike):
+      # After a loaded model, the format may come third, as `convert` has it.
+      to = to if folder is None else os.fspath(folder)
+      params, folder = None, params
+    check_given_alone(
+      "vit_jax.save(loaded, folder)",
+      "vit_jax.save(loaded.model, params, folder, "
+      "preprocessing=loaded.preprocessing)",
+      params=params,
+      image_size=image_size,
+      preprocessing=preprocessing,
+      class_names=class_names,
+      loss=loss,
+    )
   elif not isinstance(model, Model):
     raise ValueError(
       f"model is of type {type(model).__name__}: give the model before its "
@@ -91,7 +113,7 @@ def save(
       image_size=image_size,
       preprocessing=preprocessing,
       class_names=class_names,
-      loss=loss,
+      loss="softmax" if loss is None else loss,
     )
   if not isinstance(folder, str | os.PathLike):
     raise ValueError(
@@ -113,9 +135,15 @@ def loaded_from(
   """A loaded model of parameters in memory; the arguments are those of `save`.
 
   Raises ValueError if the parameters are not those of the model, its image size
-  is unknown or given beside the preprocessing, or the names are not one for
-  each class.
+  is unknown or given beside the preprocessing, the names are not one for each
+  class, or the loss is unknown.
   """
+  task = answering(loss)
+  if isinstance(class_names, str):
+    raise ValueError(
+      f"class_names={class_names!r} is one text: give a list with a name for "
+      "each class."
+    )
   origin = model.origin or Origin("a model in memory", "vit_jax", None)
   names = origin.class_names if class_names is None else tuple(class_names)
   if len(names) != model.num_classes:
@@ -146,7 +174,7 @@ def loaded_from(
   loaded = Loaded(
     model=model,
     inputs={"image": preprocessing},
-    open_task=lambda: answering(loss),
+    open_task=lambda: task,
     shapes=needed,
     read=lambda: (),
   ).read_from(params)

@@ -15,10 +15,11 @@ import cloudpickle
 from vit_jax.models import Model, from_fields
 from vit_jax.models.variants import ADAPTED
 from vit_jax.runtime.display import Split
+from vit_jax.runtime.printable import quoted
 from vit_jax.runtime.settings import from_dict
 from vit_jax.tasks.table import ALL_TASKS, LABELLED_TASKS, sections
 from vit_jax.tasks.task import Task
-from vit_jax.training.settings import LossSettings
+from vit_jax.training.settings import LOSSES, LossSettings
 
 
 class OwnTaskError(ValueError):
@@ -216,14 +217,19 @@ def _task_name(description: Mapping[str, Any]) -> tuple[str, bool]:
 def answering(loss: str) -> Task:
   """The first task that takes a kind of loss, for weights without a run.
 
-  The outputs of a regression are then in the unit of its targets.
+  The outputs of a regression are then in the unit of its targets. Raises
+  ValueError if no task takes the loss.
 
   >>> from vit_jax.tasks.choose import answering
   >>> answering("sigmoid").name
   'classification'
   """
   kinds = map(task_class, ALL_TASKS)
-  kind = next(kind for kind in kinds if loss in kind.losses)
+  kind = next((kind for kind in kinds if loss in kind.losses), None)
+  if kind is None:
+    raise ValueError(
+      f"loss={quoted(loss)} is unknown; choose one of {', '.join(LOSSES)}."
+    )
   return kind(LossSettings(kind=loss))
 
 

@@ -70,7 +70,7 @@ def as_nnx(
   *,
   rngs: nnx.Rngs | None = None,
   image_size: int | tuple[int, int] | None = None,
-  channels: int = 3,
+  channels: int | None = None,
 ) -> NnxModel:
   """Makes an NNX module of a model, for `nnx.jit`, `nnx.Optimizer` and others.
 
@@ -97,10 +97,11 @@ def as_nnx(
       By default they are drawn with the key `params` of `rngs`.
     rngs: Keys for dropout, unless each call brings its own.
     image_size: Height and width of the images, to draw parameters.
-    channels: Channels of the images, to draw parameters.
+    channels: Channels of the images, to draw parameters; by default 3.
 
   Raises:
-    ValueError: if there are no parameters, and nothing to draw them with.
+    ValueError: if there are no parameters, and nothing to draw them with, or if
+      there are parameters, and something to draw them with.
   """
   if params is None:
     if rngs is None or image_size is None:
@@ -108,7 +109,14 @@ def as_nnx(
         "as_nnx(model) has no parameters: give params, or rngs and image_size "
         "to draw them."
       )
-    params = init_params(model, rngs.params(), image_size, channels)
+    params = init_params(
+      model, rngs.params(), image_size, 3 if channels is None else channels
+    )
+  elif image_size is not None or channels is not None:
+    raise ValueError(
+      "image_size and channels are for parameters to be drawn, and parameters "
+      "are given: leave these two out."
+    )
   return NnxModel(model, params, rngs)
 
 
