@@ -461,12 +461,18 @@ def test_noise_erases_every_channel():
 
 
 @pytest.mark.parametrize(
-  "name, value",
-  [("randaugment_layers", 2), ("three_augment", True), ("colour_jitter", 0.3)],
+  "name, value, off",
+  [
+    ("randaugment_layers", 2, "0"),
+    ("three_augment", True, "False"),
+    ("colour_jitter", 0.3, "0.0"),
+  ],
 )
-def test_augmentations_of_colours_need_colours(name, value):
+def test_augmentations_of_colours_need_colours(name, value, off):
   settings = TrainTransformSettings(**{name: value})
-  message = f"{name}={value} is defined for .* 1 or 3 .* have 4: leave it out"
+  message = (
+    f"{name}={value} is defined for .* 1 or 3 .* have 4: set it to {off}[.]$"
+  )
   with pytest.raises(ValueError, match=message):
     make_train_transform(8, settings, ImageSpec(4))
 

@@ -1,6 +1,8 @@
 """Fine-tuning: which parameters are taken over, new or frozen."""
 
+import dataclasses
 import shutil
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -472,6 +474,70 @@ def test_a_run_takes_over_bands_in_their_order(bands, differs):
   )
   changed = [k for k in kept if (kept[k] != found[k]).any()]
   assert changed == (["patches/E/kernel"] if differs else [])
+
+
+KEEP = "keep the weights of its first kernel"
+LEFT = "those of b, g are left out"
+
+
+@pytest.mark.parametrize(
+  "old, new, line",
+  [
+    ("b,g,r,n", "n,r,g,b", f"n, r, g, b {KEEP}"),
+    (
+      "b,g,r,n",
+      "r,N,swir",
+      f"r, N {KEEP}, and those of swir begin at 0; {LEFT}",
+    ),
+    ("a,b,g,r,n", "n,r,a", f"n, r, a {KEEP}; {LEFT}"),
+  ],
+)
+def test_bands_of_a_run_keep_the_weights_of_their_names(old, new, line):
+  rng = np.random.default_rng(0)
+  before, after = old.lower().split(","), new.split(",")
+  kernel = rng.normal(size=(4 * 4 * len(before), 5))
+  images = rng.normal(size=(2, 4, 4, len(after)))
+  seen = np.zeros((2, 4, 4, len(before)))
+  for place, name in enumerate(after):
+    if name.lower() in before:
+      seen[..., before.index(name.lower())] = images[..., place]
+  found, said = transfer.adapt_channels(
+    kernel, len(before), len(after), after, before
+  )
+  np.testing.assert_allclose(seen_by(found, images), seen_by(kernel, seen))
+  assert said == line
+
+
+@pytest.mark.parametrize(
+  "channels, bands, order",
+  [
+    (3, ("blue", "green", "red"), None),
+    (3, ("red", "green", "blue"), (2, 1, 0)),
+    (3, (), (2, 1, 0)),  # Pictures.
+    (3, ("x", "y", "z"), (0, 1, 2)),  # A line says that none is known.
+  ],
+)
+def test_a_run_from_a_run_takes_over_bands_by_their_names(
+  channels, bands, order, capsys
+):
+  loaded = open_checkpoint(published.path("google_vit.npz"))
+  named = dataclasses.replace(
+    loaded.preprocessing, bands=("blue", "green", "red")
+  )
+  size = loaded.preprocessing.image_size
+  before = dict(transfer.leaves(loaded, loaded.model, size))
+  capsys.readouterr()
+  loaded = dataclasses.replace(loaded, inputs={"image": named})
+  options: Any = dict(channels=channels, bands=bands)
+  found = dict(transfer.leaves(loaded, loaded.model, size, **options))
+  kernel = before["patches/E/kernel"]
+  parts = kernel.reshape(-1, 3, kernel.shape[-1])[:, order or (0, 1, 2)]
+  np.testing.assert_array_equal(
+    found["patches/E/kernel"], parts.reshape(kernel.shape)
+  )
+  said = capsys.readouterr().err
+  assert bool(said) == (order is not None)
+  assert ("as none has the same name" in said) == (order == (0, 1, 2))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from tests import encoders
 from tests.tasks.made_up import plan, settings
 from vit_jax import make_vit
+from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.run import build
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import replaced
@@ -62,6 +63,29 @@ def test_bands_are_the_channels_and_have_a_mean_each():
   ):
     with pytest.raises(ValueError, match=message):
       build.resolved(replaced(Settings(), sizes | more), None)
+
+
+def test_bands_take_the_normalization_of_their_names():
+  """A run that starts from another run goes on with its bands."""
+  start = Preprocessing(
+    (8, 8), mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 3.0), bands=("a", "b", "c")
+  )
+  for bands, mean in ((None, (0.1, 0.2, 0.3)), ("C,a,b", (0.3, 0.1, 0.2))):
+    settings = replaced(Settings(), {"data.bands": bands})
+    found = build.make_preprocessing(build.resolved(settings, start))
+    assert found.mean == mean
+    assert found.std == tuple(10 * x for x in mean)
+    assert found.bands == tuple((bands or "a,b,c").split(","))
+  settings = replaced(Settings(), {"data.bands": "a,b,d"})
+  with pytest.raises(ValueError, match="data.bands has d, and the checkpoint"):
+    build.resolved(settings, start)
+  pictures = Preprocessing((8, 8), mean=start.mean, std=start.std)
+  settings = replaced(Settings(), {"data.bands": "blue,green,red"})
+  assert build.resolved(settings, pictures).normalization.mean == (
+    *(0.3, 0.2, 0.1),
+  )
+  settings = replaced(Settings(), {"channels": 3})
+  assert build.resolved(settings, pictures).data.bands is None
 
 
 def embedded(N, D):

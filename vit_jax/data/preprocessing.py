@@ -1,6 +1,7 @@
 """How an image is prepared before a model sees it."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional, TypedDict
 
 from vit_jax.data.batch import ImageTransform
@@ -24,6 +25,26 @@ class Normalization(TypedDict):
 
   mean: tuple[float, ...]
   std: tuple[float, ...]
+
+
+COLOURS = ("red", "green", "blue")
+"""The channels of a picture that names none."""
+
+
+def band_places(
+  bands: Sequence[str], channels: int, old_bands: Sequence[str] = ()
+) -> list[int | None] | None:
+  """The place of each band among the `channels` of a checkpoint, by its name.
+
+  The place of a band that the checkpoint lacks is None. The result is None if
+  the names tell nothing: if none is known to the checkpoint, or if it is one of
+  pictures without names, and the bands lack red, green or blue.
+  """
+  old = old_bands or (COLOURS if channels == 3 else ())
+  at = {name.lower(): place for place, name in enumerate(old)}
+  places = [at.get(name.lower()) for name in bands]
+  found = {*places} - {None}
+  return places if len(found) >= (1 if old_bands else channels) else None
 
 
 @dataclasses.dataclass(frozen=True)

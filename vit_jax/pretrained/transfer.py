@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
+from vit_jax.data.preprocessing import COLOURS, band_places
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.channels import E_CHANNEL
 from vit_jax.models.grid import grid_of, param_shapes
@@ -22,8 +23,6 @@ from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
 from vit_jax.runtime.printable import counted, first_of, printable, say
-
-_RGB = ("red", "green", "blue")
 
 
 def adapt_model(
@@ -197,6 +196,10 @@ def leaves(
   parts = Parts.of(model, missing)
   old_channels = loaded.preprocessing.channels
   old_bands = loaded.preprocessing.bands
+  # The channels of pictures have names where those of the checkpoint have.
+  are_pictures = bool(old_bands) and not bands and channels == 3
+  names = COLOURS if are_pictures else bands
+  differ = _channels_differ(old_channels, channels, names, old_bands)
   per_channel = model.channel_tokens, loaded.model.channel_tokens
   if not keep_head:
     missing = {k: v for k, v in missing.items() if not parts.own_task(k)}
@@ -205,13 +208,13 @@ def leaves(
       continue
     method = interpolation or loaded.interpolation
     array = resized(path, array, old_grid, new_grid, method)
-    other_bands = old_channels == 3 and not _keep_order(bands)
-    channels_differ = channels != old_channels or other_bands
     how = ""
     if parts.reads_pixels(path) and per_channel == (True, False):
       array, how = adapt_channels(array, old_channels, 1)
-    elif parts.reads_pixels(path) and channels_differ and not any(per_channel):
-      array, how = adapt_channels(array, old_channels, channels, bands)
+    elif parts.reads_pixels(path) and differ and not any(per_channel):
+      array, how = adapt_channels(
+        array, old_channels, channels, names, old_bands
+      )
     elif path == E_CHANNEL and (channels, bands) != (old_channels, old_bands):
       array, how = _vectors_by_name(array, old_bands, bands)
     if how:
@@ -261,47 +264,49 @@ def _vectors_by_name(
   return np.stack(new), how
 
 
-def _keep_order(bands: Sequence[str]) -> bool:
-  """Whether the bands leave the channels of an RGB kernel in their order.
-
-  They do so if red, green and blue come first, in this order, or if one of the
-  three is not named.
-  """
-  return _order(bands) in (None, [0, 1, 2])
-
-
-def _order(bands: Sequence[str]) -> list[int] | None:
-  """The places of red, green and blue in the bands; None if one is missing."""
-  names = [name.lower() for name in bands]
-  if not {*_RGB} <= {*names}:
-    return None
-  return [names.index(colour) for colour in _RGB]
+def _channels_differ(
+  old: int, channels: int, bands: Sequence[str], old_bands: Sequence[str]
+) -> bool:
+  """Whether a kernel of `old` channels has to be adapted to new ones."""
+  places = band_places(bands, old, old_bands)
+  if places is not None:
+    return places != [*range(old)]
+  return channels != old or bool(bands and old_bands)
 
 
 def adapt_channels(
-  kernel: np.ndarray, old: int, channels: int, bands: Sequence[str] = ()
+  kernel: np.ndarray,
+  old: int,
+  channels: int,
+  bands: Sequence[str] = (),
+  old_bands: Sequence[str] = (),
 ) -> tuple[np.ndarray, str]:
   """A kernel for other channels of images, as timm makes it, and a line on it.
 
-  If `old` is 3 and the bands name red, green and blue, these keep their weights
-  and the others begin at 0, so that an image's first features are those of its
-  RGB picture. Otherwise, for one channel the weights of the `old` channels are
-  added up; for several, they are repeated in turn and multiplied by old /
-  channels. The kernel is (P^2 C, D) or (P, P, C, D), where C = `old`.
+  Bands that the checkpoint knows, by `old_bands` or, if it is one of RGB
+  pictures, as red, green and blue, keep their weights, and the others begin at
+  0. So an image's first features are those of these bands alone. Where names
+  tell nothing (see `band_places`), the weights of the `old` channels are added
+  up for one channel; for several, they are repeated in turn and multiplied by
+  old / channels. The kernel is (P^2 C, D) or (P, P, C, D), where C = `old`.
   """
   parts = kernel.reshape(-1, old, kernel.shape[-1])
-  order = _order(bands)
-  if order and old == 3:
+  places = band_places(bands, old, old_bands)
+  if places is not None:
     of_bands = np.zeros((len(parts), channels, kernel.shape[-1]), kernel.dtype)
-    of_bands[:, order] = parts
+    for channel, place in enumerate(places):
+      if place is not None:
+        of_bands[:, channel] = parts[:, place]
     parts = of_bands
-    others = [name for name in bands if name.lower() not in _RGB]
-    how = "red, green and blue keep the weights of its first kernel"
-    if others:
-      how += f", and those of {', '.join(others)} begin at 0"
+    how = _bands_kept(places, bands, old_bands)
   elif channels == 1:
     parts = parts.sum(axis=1, keepdims=True)
     how = f"{old} channels of its first kernel are added up for grey images"
+  elif channels == old:
+    how = (
+      f"its first kernel takes the bands {', '.join(bands)} in the places of "
+      f"{', '.join(old_bands)}, as none has the same name"
+    )
   else:
     parts = parts[:, np.arange(channels) % old] * (old / channels)
     how = (
@@ -310,3 +315,23 @@ def adapt_channels(
     )
   shape = (-1,) if kernel.ndim == 2 else (*kernel.shape[:2], channels)
   return parts.reshape(*shape, kernel.shape[-1]), how
+
+
+def _bands_kept(
+  places: Sequence[int | None], bands: Sequence[str], old_bands: Sequence[str]
+) -> str:
+  """A line on the bands that keep their weights, and on all others.
+
+  `places` are those of the bands in the checkpoint, as from `band_places`.
+  """
+  kept = "red, green and blue"
+  if old_bands:
+    found = [
+      name for name, at in zip(bands, places, strict=True) if at is not None
+    ]
+    kept = ", ".join(found)
+  how = f"{kept} keep the weights of its first kernel"
+  if new := [n for n, at in zip(bands, places, strict=True) if at is None]:
+    how += f", and those of {', '.join(new)} begin at 0"
+  left = [n for at, n in enumerate(old_bands) if at not in places]
+  return how + (f"; those of {', '.join(left)} are left out" if left else "")

@@ -5,7 +5,7 @@ raise a ValueError before anything is compiled.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from vit_jax.data.batching.loader import Loader, make_loader
-from vit_jax.data.preprocessing import Preprocessing
+from vit_jax.data.preprocessing import Preprocessing, band_places
 from vit_jax.data.reading.sources import Splits, check_same_classes
 from vit_jax.data.settings import NormalizationSettings
 from vit_jax.data.transforming.transforms import check_colours
@@ -25,7 +25,12 @@ from vit_jax.models.variants import with_block
 from vit_jax.run.settings import ProbeSettings, Settings
 from vit_jax.runtime import extras as libraries
 from vit_jax.runtime.printable import say
-from vit_jax.runtime.settings import changed, check_needs, deprecations
+from vit_jax.runtime.settings import (
+  changed,
+  check_needs,
+  deprecations,
+  replaced,
+)
 from vit_jax.tasks import choose
 from vit_jax.tasks.table import switches
 from vit_jax.tasks.task import Task
@@ -129,6 +134,9 @@ def resolved(settings: Settings, start: Preprocessing | None) -> Settings:
   size; or if other settings do not fit the number of channels.
   """
   start = start or Preprocessing(None)
+  if start.bands and settings.channels in (None, start.channels):
+    bands = settings.data.bands or ",".join(start.bands)
+    settings = replaced(settings, {"data.bands": bands})
   size, cut_from = settings.image_size or start.size, settings.cut_from
   if size is None:
     raise ValueError(
@@ -165,8 +173,10 @@ def _normalization(
       f"data.bands names {len(bands)} bands and channels={channels}: name as "
       "many bands as channels, or leave channels out."
     )
-  mean = own_values.mean or start.mean
-  std = own_values.std or start.std
+  mean, std = own_values.mean, own_values.std
+  if mean is None or std is None:
+    their_mean, their_std = _normalization_of(bands, start)
+    mean, std = mean or their_mean, std or their_std
   if not len(mean) == len(std) == channels:
     half = str((0.5,) * channels).replace(" ", "")
     raise ValueError(
@@ -178,6 +188,28 @@ def _normalization(
   check_colours(settings.train_transform, channels)
   window = own_values.window or start.window
   return dataclasses.replace(own_values, mean=mean, std=std, window=window)
+
+
+def _normalization_of(
+  bands: Sequence[str], start: Preprocessing
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """The mean and deviation of a checkpoint for some bands, by their names.
+
+  Where the names tell nothing, they are in the checkpoint's order. Raises
+  ValueError for a band that the checkpoint does not know.
+  """
+  places = band_places(bands, start.channels, start.bands)
+  if places is None or (None in places and len(bands) != start.channels):
+    return start.mean, start.std
+  if None in places:
+    name = bands[places.index(None)]
+    raise ValueError(
+      f"data.bands has {name}, and the checkpoint has no mean and deviation of "
+      "it: set normalization.mean and normalization.std, a number for each of "
+      f"{', '.join(bands)}; `vit_jax inspect_data` measures them."
+    )
+  at = [place for place in places if place is not None]
+  return tuple(start.mean[i] for i in at), tuple(start.std[i] for i in at)
 
 
 def make_preprocessing(

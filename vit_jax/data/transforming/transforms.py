@@ -109,7 +109,7 @@ def check_colours(settings: TrainTransformSettings, channels: int) -> None:
     if channels not in (1, 3):
       raise ValueError(
         f"train_transform.{name}={value} is defined for images of 1 or 3 "
-        f"channels, and these have {channels}: leave it out."
+        f"channels, and these have {channels}: set it to {type(value)()}."
       )
 
 
