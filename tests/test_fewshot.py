@@ -256,6 +256,41 @@ def test_nearest_neighbours_have_the_names_of_elsewhere(name, monkeypatch):
   assert found == {"probe": "knn", "neighbours": 3}
 
 
+@pytest.mark.parametrize(
+  "probe, option",
+  [
+    ("few_shot", "neighbours"),
+    ("knn", "shots"),
+    ("linear", "seeds"),
+    ("segment", "pre_logits"),
+  ],
+)
+def test_an_option_of_another_probe_is_refused(probe, option):
+  """In a shell as in Python, before anything is opened."""
+  said = f"{option} would have no effect on the probe {probe}, whose options"
+  options: Any = {option: 3}
+  with pytest.raises(ValueError, match=f"^{said} are "):
+    vit_jax.fewshot("runs/x", "digits", probe=probe, **options)
+  given = f"--{option}=3" if option != "pre_logits" else "--nopre_logits"
+  done = run("vit_jax.fewshot", "runs/x", "digits", f"--probe={probe}", given)
+  assert done.returncode == 2 and said in done.stderr
+
+
+def test_an_unknown_probe_gets_the_names_of_all():
+  with pytest.raises(ValueError, match="few_shot, knn, linear, segment"):
+    vit_jax.fewshot("runs/x", "digits", probe="svm")
+
+
+def test_the_interpolation_of_a_call_is_taken(monkeypatch):
+  def opened(*_, **options):
+    raise AssertionError(options["interpolation"])
+
+  monkeypatch.setattr(run_probe, "open_checkpoint", opened)
+  for options, taken in (({"interpolation": "bicubic"}, "bicubic"), ({}, None)):
+    with pytest.raises(AssertionError, match=f"^{taken}$"):
+      vit_jax.fewshot("runs/x", "digits", shots=1, **options)
+
+
 def test_a_loaded_model_takes_no_option_that_is_not_of_the_probe():
   """Those of a name or a path are keywords of `load_pretrained`."""
   loaded = vit_jax.load_pretrained(published.path("hf_vit"))

@@ -273,6 +273,11 @@ def test_only_an_encoders_patches_are_on_its_maps(
     ({"layer": 0}, "layer=0: the model's layers are 1 to 2"),
     ({"class_name": "cat"}, "--class_name='cat' is none of the 5 classes"),
     ({"discard": 1.0}, r"discard=1.0 must be in \[0, 1\)"),
+    ({"discard": "all"}, "discard='all' must be a finite number"),
+    ({"top": 0}, "top=0 must be 1 or more"),
+    ({"head_fusion": "sum"}, "head_fusion='sum' is unknown; choose one of mea"),
+    ({"foreground": 0.5}, "--foreground=0.5: give .* and --pca=True"),
+    ({"class_name": 5}, "--class_name='5' is none of the 5 classes"),
     ({"class_name": "5"}, "--class_name='5' is none of the 5 classes"),
   ],
 )
@@ -330,6 +335,27 @@ def test_a_loaded_model_draws_images_in_memory(tmp_path, photos, checkpoint):
     np.testing.assert_array_equal(attention, drawn[0][1])
   shown = loaded.visualize(picture, out=tmp_path / "own", layer=1)
   assert os.path.dirname(shown.paths[0]) == str(tmp_path / "own")
+
+
+def test_what_is_shown_is_what_a_call_drew(tmp_path, photos, checkpoint):
+  """And not the figures that were in the folder before."""
+  loaded = load_pretrained(checkpoint, grid=(2, 3))
+  assert len(visualize(loaded, photos[::2], tmp_path).paths) == 2
+  (path,) = visualize(loaded, photos[0], tmp_path).paths
+  assert os.path.basename(path) == "01_a_photo_rollout.png"
+  assert visualize(loaded, [], tmp_path).paths == tuple(
+    str(tmp_path / name) for name in ("filters.png", "positions.png")
+  )
+
+
+def test_the_class_may_be_given_by_its_number(photos, checkpoint):
+  loaded = load_pretrained(checkpoint, grid=(2, 3))
+  by_number, by_text, other = (
+    np.asarray(loaded.attention(photos[0], class_name=name))
+    for name in (1, "1", 2)
+  )
+  np.testing.assert_array_equal(by_number, by_text)
+  assert (by_number != other).any()
 
 
 def test_a_loaded_model_takes_no_settings_of_loading(tmp_path, checkpoint):

@@ -134,7 +134,7 @@ def evaluate(
   *,
   test: bool = False,
   per_class: bool = False,
-  out: str | None = None,
+  out: str | os.PathLike[str] | None = None,
   **options: Any,
 ) -> dict[str, Any]:
   """Evaluates a run's checkpoint, as `vit_jax evaluate` does::

@@ -15,13 +15,16 @@ requires, unless flags such as --image_size=64 override it.
 """
 
 import dataclasses
+import functools
 import json
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from vit_jax.runtime import callable_module, command, hints
+from vit_jax.runtime.checks import checked
 from vit_jax.runtime.shown import is_loaded, path_of_run
 from vit_jax.tasks import probes
 
@@ -33,6 +36,14 @@ if TYPE_CHECKING:
   from vit_jax.tasks.probes.whole_set import Score
 
 PROBES = (*probes.PROBES, "segment")
+# The options that have an effect on each probe.
+_OPTIONS = {
+  "few_shot": ("shots", "seeds", "pre_logits"),
+  "knn": ("neighbours", "pre_logits"),
+  "linear": ("pre_logits",),
+  "segment": (),
+}
+_ALL_OPTIONS = {name for names in _OPTIONS.values() for name in names}
 
 
 def define_flags() -> None:
@@ -81,11 +92,10 @@ def main(arguments: list[str]) -> None:
 
   options = flags.FLAGS
   display = Display(active=jax.process_index() == 0)
-  measure = probe.probe_checkpoint
-  names = ["probe", "neighbours", "shots", "seeds", "pre_logits"]
-  if options.probe == "segment":
-    measure = probe.probe_segmentation
-    names = []
+  _check_options(options.probe, filter(command.is_given, _ALL_OPTIONS))
+  measure: Any = probe.probe_segmentation
+  if options.probe != "segment":
+    measure = functools.partial(probe.probe_checkpoint, probe=options.probe)
   data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
   if twice := next(filter(is_given, data), None):
     raise ValueError(
@@ -96,7 +106,7 @@ def main(arguments: list[str]) -> None:
     arguments[0],
     config_settings(ProbeSettings, data),
     display=None if options.json else display,
-    **command.values(*names),
+    **command.values(*_OPTIONS[options.probe]),
     **command.overrides(),
   )
   details: dict[str, Any] = {"probe": options.probe}
@@ -115,6 +125,17 @@ def main(arguments: list[str]) -> None:
       display.note(line)
   else:
     display.note(score_line(options.probe, result, options.neighbours))
+
+
+def _check_options(probe: str, given: Iterable[str]) -> None:
+  """Raises ValueError for an option that only has an effect on other probes."""
+  others = sorted({*given} & _ALL_OPTIONS - {*_OPTIONS[probe]})
+  if others:
+    own = ", ".join(_OPTIONS[probe]) or "none"
+    raise ValueError(
+      f"{' and '.join(others)} would have no effect on the probe {probe}, "
+      f"whose options are {own}: leave out what is not among them."
+    )
 
 
 @hints.accepts(
@@ -140,9 +161,9 @@ def fewshot(
     data: A folder of images, a file of labels, or "digits".
     probe: "few_shot" trains on `shots` images of each class; "knn" and "linear"
       take all training images; "segment" is for a folder of images and masks.
-    **options: The command's flags, such as `shots`, `seeds` and `neighbours`,
-      which may be called `k`. If the checkpoint is a name or a path, keywords
-      of `load_pretrained`, too.
+    **options: `shots` and `seeds` of few_shot; `neighbours` of knn, which may
+      be called `k`; `pre_logits` of all but segment. If the checkpoint is a
+      name or a path, keywords of `load_pretrained`, too.
 
   Returns:
     The accuracy, `top1`, or `mean_iou` of "segment", and what it was measured
@@ -157,8 +178,10 @@ def fewshot(
   from vit_jax.run.flags import data_keys
   from vit_jax.run.settings import ProbeSettings, base_config, read
 
+  checked("probe", str, probe, choices=PROBES)
   if probe == "knn" and "k" in options and "neighbours" not in options:
     options["neighbours"] = options.pop("k")  # Its name in the literature.
+  _check_options(probe, options)
   if is_loaded(data):
     raise TypeError(
       "the data are a loaded model, which goes in front: "

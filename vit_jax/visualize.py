@@ -21,7 +21,6 @@ an image could not be read; all others are drawn.
 
 import dataclasses
 import os
-import pathlib
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -134,11 +133,7 @@ def visualize(
       matplotlib is missing.
   """
   from vit_jax.inspection.attention_views import Options
-  from vit_jax.inspection.draw import (
-    PICTURE_FILES,
-    visualize_files,
-    write_attention,
-  )
+  from vit_jax.inspection.draw import PICTURE_FILES, draw_files, write_attention
 
   figure_keys = {field.name for field in dataclasses.fields(Options)}
   figure_options = {k: v for k, v in options.items() if k in figure_keys}
@@ -152,16 +147,14 @@ def visualize(
   if is_file and not os.path.isdir(out) and {*figure_options} <= _OF_A_PICTURE:
     file = write_attention(source, images, os.fspath(out), **options)
     return Shown((str(file),))
-  visualize_files(
+  drawn = draw_files(
     source,
     images,
     out=os.fspath(out),
     options=Options(**figure_options),
     **load_options,
   )
-  without = isinstance(images, list | tuple) and not images
-  pattern = "*.png" if without else "*_rollout.png"
-  return Shown(tuple(map(str, sorted(pathlib.Path(out).glob(pattern)))))
+  return Shown(drawn.pictures)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,34 @@ def test_a_run_whose_folder_is_gone_asks_for_its_place(elsewhere, tmp_path):
     evaluate_checkpoint(run, root=str(moved))
 
 
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({"data_dir": "tfds"}, "--data_dir=tfds is the folder of data sets of TFD"),
+    (
+      {"folder": "new", "root": "photos"},
+      "--root=photos is the place of the run's own images, and new is evalua",
+    ),
+    ({"step": "2"}, "step='2' must be a whole number"),
+  ],
+)
+def test_an_option_without_an_effect_is_refused(
+  elsewhere, tmp_path, options, message
+):
+  run = elsewhere(root=str(tmp_path))
+  with pytest.raises(ValueError, match=message):
+    evaluate_checkpoint(run, **options)
+
+
+def test_without_a_test_split_the_way_out_is_of_the_command(
+  elsewhere, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(saved, "open_source", data.open_source)
+  run = elsewhere(root=_noise(tmp_path / "photos", 4))
+  with pytest.raises(ValueError, match="no test folder: .* leave out --test"):
+    evaluate_checkpoint(run, test=True)
+
+
 def test_a_run_whose_table_is_gone_says_how_to_give_another(
   elsewhere, tmp_path
 ):

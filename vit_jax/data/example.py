@@ -42,9 +42,12 @@ class NoTestSplitError(ValueError):
 
   def __init__(self, lacks: str, instead: str = ""):
     """`lacks` says what is missing, and `instead` how to make it."""
-    super().__init__(
-      f'{lacks}: {instead}take split="eval", the images for evaluation.'
-    )
+    self._lacks, self._instead = lacks, instead
+    super().__init__(self.text('take split="eval", the images for evaluation'))
+
+  def text(self, otherwise: str) -> str:
+    """The message, with another way out than the split for evaluation."""
+    return f"{self._lacks}: {self._instead}{otherwise}."
 
 
 class Source(Protocol):

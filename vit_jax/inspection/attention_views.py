@@ -23,6 +23,7 @@ from vit_jax.inspection.embedding_maps import check_vit
 from vit_jax.models import BaseVit, Origin
 from vit_jax.models.grid import grid_of
 from vit_jax.pretrained.loaded import Loaded
+from vit_jax.runtime.checks import BELOW_1, COUNT, checked
 from vit_jax.runtime.hints import near_names
 from vit_jax.tasks.answers import answers_of
 from vit_jax.tasks.finite import check_finite
@@ -38,7 +39,8 @@ _MEMORY = 2**29  # The most bytes of attention weights and their gradients.
 class Options:
   """Options for the figures of each image, as the flags of `visualize`.
 
-  Raises ValueError if `foreground` is given without `pca`, or not in (0, 1).
+  Raises ValueError if a value is of another type or out of range, or
+  `foreground` is given without `pca`.
 
   Attributes:
     top: Number of the likeliest classes to show.
@@ -56,16 +58,20 @@ class Options:
   head_fusion: str = "mean"
   discard: float = 0.0
   layer: int | None = None
-  class_name: str | None = None
+  class_name: str | int | None = None
   pca: bool = False
   foreground: float | None = None
   leave_out: bool = False
 
   def __post_init__(self):
+    checked("top", int, self.top, COUNT)
+    checked("head_fusion", str, self.head_fusion, choices=(*maps.FUSIONS,))
+    checked("discard", float, self.discard, BELOW_1)
+    checked("foreground", float | None, self.foreground)
     share = self.foreground
     if share is not None and not (self.pca and 0 < share < 1):
       raise ValueError(
-        f"--foreground={share}: give a number between 0 and 1, and --pca."
+        f"--foreground={share}: give a number between 0 and 1, and --pca=True."
       )
 
 
@@ -246,7 +252,7 @@ def _layer(model: BaseVit, layer: int | None) -> int:
 
 
 def _class_index(
-  model: BaseVit, origin: Origin, name: str | None
+  model: BaseVit, origin: Origin, name: str | int | None
 ) -> int | None:
   """The number of the class with this name or number; None without a name.
 
@@ -254,6 +260,7 @@ def _class_index(
   """
   if name is None:
     return None
+  name = str(name)
   if name in origin.class_names:
     return origin.class_names.index(name)
   number = name.removeprefix("class ")

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -25,7 +25,6 @@ from vit_jax.inference.reading import (
   name_of,
   read_image,
 )
-from vit_jax.inspection import attention_maps as maps
 from vit_jax.inspection import embedding_maps
 from vit_jax.inspection.attention_views import (
   Arrays,
@@ -58,17 +57,45 @@ def visualize_files(
   options: Options = Options(),
   **overrides: Any,
 ) -> int:
-  """Writes figures and arrays; returns the exit code.
+  """Writes figures and arrays, as `draw_files` does; returns the exit code.
 
-  The code is 1 if an image is missing or cannot be read. A line for each image
-  has the names of its figures. The arguments are those of the command; the
-  checkpoint may be loaded already, and the images need not be files. Without
-  images, only the model's parameters are drawn. Raises ValueError if no name
-  matches an image, the model is a ResNet, which has no attention, matplotlib is
-  missing, or `overrides` are given for a loaded model.
+  The code is 1 if an image is missing or cannot be read.
+  """
+  return draw_files(
+    checkpoint, images, out=out, options=options, **overrides
+  ).exit_code
+
+
+class Drawn(NamedTuple):
+  """What was drawn.
+
+  Attributes:
+    exit_code: 1 if an image is missing or cannot be read, else 0.
+    pictures: The rollout of each image, or without images the figures of the
+      model.
+  """
+
+  exit_code: int
+  pictures: tuple[str, ...]
+
+
+def draw_files(
+  checkpoint: str | Loaded,
+  images: Pictures,
+  *,
+  out: str,
+  options: Options = Options(),
+  **overrides: Any,
+) -> Drawn:
+  """Writes figures and arrays.
+
+  A line for each image has the names of its figures. The arguments are those of
+  the command; the checkpoint may be loaded already, and the images need not be
+  files. Without images, only the model's parameters are drawn. Raises
+  ValueError if no name matches an image, the model is a ResNet, which has no
+  attention, matplotlib is missing, or `overrides` are given for a loaded model.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
-  maps.check_rollout(options.head_fusion, options.discard)
   folder = output_folder(out)
   missing, pictures = _pictures(images)
   loaded = open_to_draw(checkpoint, overrides)
@@ -82,13 +109,15 @@ def visualize_files(
   preprocessing = loaded.preprocessing
   task = loaded.task
   look = make_look(model, params, options, task)
-  arrays = _draw_parameters(
+  arrays, files = _draw_parameters(
     figures, folder, model, params, preprocessing.image_size
   )
+  count = len(pictures)
+  if count:
+    files = []
   arrays_of_images: list[Arrays] = []
   drawn: list[tuple[pathlib.Path, np.ndarray]] = []
   read = _reader(preprocessing)
-  count = len(pictures)
   at_once = batch_size(model, count, preprocessing)
   decoded = decode_ahead(pictures, read, max(_IMAGES_AHEAD, at_once))
   readable = _readable(Display().track(decoded, "drawing", count))
@@ -102,6 +131,7 @@ def visualize_files(
       stem = folder / _stem(number, path)
       kinds = _draw_image(figures, stem, model, photograph, seen, path, task)
       _say_written(printable_path(path), f"{stem}_", kinds)
+      files.append(f"{stem}_rollout.png")
       arrays_of_images.append({"images": printable_path(path), **seen})
       if options.pca:
         drawn.append((stem, photograph))
@@ -109,7 +139,8 @@ def visualize_files(
     arrays |= _draw_all(figures, folder, arrays_of_images, drawn, options)
   _write(folder / "arrays.npz", lambda file: np.savez(file, **arrays))
   _say_written("arrays", f"{folder}{os.sep}", ["arrays"], ".npz")
-  return 1 if missing or len(arrays_of_images) < count else 0
+  exit_code = 1 if missing or len(arrays_of_images) < count else 0
+  return Drawn(exit_code, tuple(files))
 
 
 def _pictures(images: Pictures) -> tuple[bool, list[Picture]]:
@@ -133,7 +164,7 @@ def attention_picture(
   images: Pictures,
   *,
   layer: int | None = None,
-  class_name: str | None = None,
+  class_name: str | int | None = None,
 ) -> Image.Image:
   """Draws what a model attends to; see `Loaded.attention`.
 
@@ -186,7 +217,7 @@ def write_attention(
   path: str,
   *,
   layer: int | None = None,
-  class_name: str | None = None,
+  class_name: str | int | None = None,
   **overrides: Any,
 ) -> pathlib.Path:
   """Writes `attention_picture` of one image to a new file; returns its path.
@@ -340,8 +371,8 @@ def _draw_parameters(
   model: Vit,
   params: Any,
   size: tuple[int, int],
-) -> Arrays:
-  """Draws the figures of the model alone, and returns their arrays."""
+) -> tuple[Arrays, list[str]]:
+  """Draws the figures of the model alone; returns their arrays and files."""
   components, similarity = embedding_maps.filters_and_positions(
     model, params, size
   )
@@ -352,7 +383,7 @@ def _draw_parameters(
     arrays["position_similarity"] = similarity
   names = ["filters", "positions"][: len(arrays)]
   _say_written("model", f"{folder}{os.sep}", names)
-  return arrays
+  return arrays, [str(folder / f"{name}.png") for name in names]
 
 
 def _draw_image(

@@ -75,7 +75,7 @@ class Loaded(Answering):
     image: Pictures,
     *,
     layer: int | None = None,
-    class_name: str | None = None,
+    class_name: str | int | None = None,
   ) -> Image.Image:
     """Draws what the model attends to in an image, for a notebook to show.
 

@@ -8,7 +8,9 @@ from vit_jax.runtime.shown import Shown, path_of_run
 
 
 def report(
-  *runs: str | os.PathLike[str], out: str | None = None, **options: Any
+  *runs: str | os.PathLike[str],
+  out: str | os.PathLike[str] | None = None,
+  **options: Any,
 ) -> Shown:
   """Writes a report on one or several runs, as `vit_jax report` does::
 

@@ -11,7 +11,10 @@ from vit_jax.runtime.printable import printable_path, say
 
 
 def report_files(
-  workdirs: list[str], *, out: str | None = None, **options: Any
+  workdirs: list[str],
+  *,
+  out: str | os.PathLike[str] | None = None,
+  **options: Any,
 ) -> int:
   """Writes a report, as `write_report` does; returns the exit code, 0."""
   write_report(workdirs, out=out, **options)
@@ -21,7 +24,7 @@ def report_files(
 def write_report(
   workdirs: list[str],
   *,
-  out: str | None = None,
+  out: str | os.PathLike[str] | None = None,
   num_workers: int | None = None,
   **options: Any,
 ) -> str:

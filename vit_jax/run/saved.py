@@ -11,7 +11,7 @@ import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from vit_jax.data.example import Source
+from vit_jax.data.example import NoTestSplitError, Source
 from vit_jax.data.reading import other_table
 from vit_jax.data.reading.label_file import locate
 from vit_jax.data.reading.labels import NONE, SINGLE, Labels
@@ -118,6 +118,11 @@ def open_saved_run(
   settings = settings_here(description["config"], data_dir, root)
   if num_workers is not None:
     settings = replaced(settings, {"loader.num_workers": num_workers})
+  if data_dir is not None and not settings.data.name:
+    raise ValueError(
+      f"--data_dir={data_dir} is the folder of data sets of TFDS, and the run "
+      "has other data: leave it out, or give their place as --root=DIR."
+    )
   if folder is not None:
     settings = _with_other_data(settings, loaded.task, folder, test, root)
   for flag, place in prepared_place(settings.data).items():
@@ -137,7 +142,11 @@ def open_saved_run(
   split = "test" if test else "eval"
   names = tuple(description["class_names"])
   if folder is None:
-    source = open_source(split, settings.data, fitted.labels)
+    try:
+      source = open_source(split, settings.data, fitted.labels)
+    except NoTestSplitError as error:
+      own = "leave out --test, to evaluate on the images that were held out"
+      raise ValueError(error.text(own)) from None
   elif settings.data.labels_file:
     source = other_table.open_whole(settings.data, fitted.labels, names)
   else:
@@ -171,7 +180,11 @@ def open_saved_run(
 
 
 def evaluate_checkpoint(
-  workdir: str, *, per_class: bool = False, out: str | None = None, **options
+  workdir: str,
+  *,
+  per_class: bool = False,
+  out: str | os.PathLike[str] | None = None,
+  **options,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint of a run; prints the result.
 
@@ -414,6 +427,11 @@ def _with_other_data(
       settings.data, task, os.path.expanduser(other), root
     )
   else:
+    if root is not None:
+      raise ValueError(
+        f"--root={root} is the place of the run's own images, and {other} is "
+        "evaluated in their place: leave out one of the two."
+      )
     data = _with_folder(settings.data, task, other)
   return dataclasses.replace(settings, data=data)
 

@@ -181,11 +181,15 @@ def values(*names: str) -> dict[str, Any]:
   return {name: flags.FLAGS[name].value for name in names}
 
 
+def is_given(name: str) -> bool:
+  """Whether the flag of this name is given, with any value."""
+  return not flags.FLAGS[name].using_default_value
+
+
 def first_given(*names: str) -> str | None:
   """The name of the first of these flags that is given a value, or None."""
   for name in names:
-    flag = flags.FLAGS[name]
-    if flag.value and not flag.using_default_value:
+    if flags.FLAGS[name].value and is_given(name):
       return name
   return None
 

@@ -149,7 +149,9 @@ def local_path(name: str) -> pathlib.Path:
 
 
 def output_file(
-  name: str, formats: Mapping[str, Sequence[str]], chosen: str | None = None
+  name: str | os.PathLike[str],
+  formats: Mapping[str, Sequence[str]],
+  chosen: str | None = None,
 ) -> tuple[pathlib.Path, str]:
   """The path of a file to write, and the format that its ending stands for.
 
@@ -163,6 +165,7 @@ def output_file(
     ValueError: as `local_path` does, for a folder, and for the ending of a
       format that is not among `formats` or not the chosen one.
   """
+  name = os.fspath(name)
   path = local_path(name)
   if path.is_dir():
     raise ValueError(f"{name!r} is a folder; name the file to write.")
@@ -185,12 +188,13 @@ def output_file(
   return path, kind
 
 
-def output_folder(name: str) -> pathlib.Path:
+def output_folder(name: str | os.PathLike[str]) -> pathlib.Path:
   """The path of a folder to write.
 
   Raises ValueError as `local_path` does, for a file, and for a name that has
   the ending of one, unless there is such a folder.
   """
+  name = os.fspath(name)
   path = local_path(name)
   if path.exists() and not path.is_dir():
     raise ValueError(f"{name!r} is a file; name the folder to write to.")

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 
+from vit_jax.runtime.checks import checked
 from vit_jax.runtime.files import NotRegularError, TooLargeError
 from vit_jax.runtime.printable import first_of
 from vit_jax.training.state import TrainState
@@ -134,6 +135,7 @@ class CheckpointReader:
     Raises ValueError if there is no checkpoint, or none of this step, or both a
     step and the best are asked for.
     """
+    step = checked("step", int | None, step)
     steps = self.all_steps
     if not steps:
       raise ValueError(
