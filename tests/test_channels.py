@@ -9,7 +9,8 @@ import pytest
 import tifffile
 from PIL import Image
 
-from configs import image_folder
+from configs import finetune, image_folder
+from tests import published
 from vit_jax.inference.exporter import export_model
 from vit_jax.inference.predictor import predict_images
 from vit_jax.inspection.draw import visualize_files
@@ -21,8 +22,10 @@ from vit_jax.run.loop import train
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
 from vit_jax.run.settings import ProbeSettings, read
+from vit_jax.run.summary import header
 from vit_jax.runtime import printable
 from vit_jax.runtime.display import Display
+from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.settings import DataSettings
 
 
@@ -175,3 +178,28 @@ def test_what_four_channels_do_not_have(tmp_path, key, value, message):
   config.update_from_flattened_dict({key: value, "loss.label_smoothing": 0.0})
   with pytest.raises(ValueError, match=message):
     make_plan(read(config))
+
+
+@pytest.mark.parametrize(
+  "changes, unseen",
+  [
+    ({"optimizer.freeze_layers": 0}, ""),
+    ({"optimizer.freeze_layers": -1}, "freeze_layers=0 trains all layers"),
+    ({"lora.rank": 2}, "kernels='(msa|mlp|patches)/' adapts it as well"),
+    ({"lora.rank": 2, "lora.kernels": "(msa|mlp|patches)/"}, ""),
+  ],
+)
+def test_bands_that_no_weight_shows_are_said(tmp_path, changes, unseen):
+  """LoRA's products of a kernel whose rows are 0 can only be its own."""
+  config = finetune.get_config("small")
+  config.pretrained = str(published.path("google_vit.npz"))
+  config.data.update(root=make_root(tmp_path, 4), bands="red,green,blue,nir")
+  config.normalization.update(mean=(0.5,) * 4, std=(0.5,) * 4)
+  config.batch_size = 8
+  if "lora.rank" in changes:
+    config.optimizer.freeze_layers = 0
+  plan = make_plan(replaced(read(config), changes))
+  rows = dict(header(plan, "runs/x"))
+  assert rows.get("bands", "").endswith(unseen)
+  assert ("bands" in rows) == bool(unseen)
+  assert not unseen or "does not see nir: their" in rows["bands"]

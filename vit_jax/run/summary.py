@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
+from vit_jax.data.preprocessing import band_places
 from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
@@ -79,6 +80,8 @@ def header(
     rows += [("training", f"from scratch; {why}"), ("", better)]
   if settings.lora.rank:
     rows.append(("LoRA", _lora(plan)))
+  if unseen := _unseen_bands(plan):
+    rows.append(("bands", unseen))
   if plan.extras.teacher is not None:
     rows.append(("teacher", _teacher(plan)))
   rows += _about_images(plan)
@@ -289,6 +292,29 @@ def _adapted_kernels(plan: Plan, shapes: Mapping[str, Any]) -> list[str]:
   from vit_jax.training import lora
 
   return lora.chosen_kernels(plan.settings.lora, shapes, plan.parts)
+
+
+def _unseen_bands(plan: Plan) -> str:
+  """A warning on bands whose weights begin at 0 and stay there; else ""."""
+  start, bands = plan.start, plan.preprocessing.bands
+  if start is None or not bands or plan.model.channel_tokens:
+    return ""
+  old = start.preprocessing
+  places = band_places(bands, old.channels, old.bands) or range(len(bands))
+  new = [name for name, at in zip(bands, places, strict=True) if at is None]
+  with_lora = plan.settings.lora.rank > 0
+  if not new or not (with_lora or plan.settings.optimizer.freeze_layers):
+    return ""
+  advice = "--config.optimizer.freeze_layers=0 trains all layers"
+  if with_lora:
+    shapes = flatten_dict(plan.param_shapes, sep="/")
+    if any(map(plan.parts.reads_pixels, _adapted_kernels(plan, shapes))):
+      return ""
+    advice = "--config.lora.kernels='(msa|mlp|patches)/' adapts it as well"
+  return (
+    f"the model does not see {', '.join(new)}: their weights begin at 0, and "
+    f"the first kernel is not trained; {advice}"
+  )
 
 
 def _average(plan: Plan) -> str | None:
