@@ -99,10 +99,13 @@ class DataSettings(data_settings.DataSettings):
     return not come_with_images
 
   def _alternatives(self, name: str) -> str:
-    """Words that name packed images, if records may have the task's labels.
+    """Words on what else a field may need.
 
-    They are "" for other tasks and for other settings.
+    They name packed images, if records may have the task's labels, and for
+    `unknown` the task of pixels; they are "" for other fields.
     """
+    if name == "unknown":
+      return ", or task=dense_regression, numbers for each pixel of a folder"
     if name == "task" and labels_of(self.task).records:
       return ", or dir, which vit_jax pack wrote (of .tar files too)"
     return ""

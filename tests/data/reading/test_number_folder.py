@@ -1,6 +1,7 @@
 """Folders of images with numbers for their pixels."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -124,6 +125,32 @@ def test_nan_infinity_and_no_data_are_unknown(tmp_path):
   known = numbers[~unknown].astype(np.float64)
   assert (seen.mean, seen.std) == pytest.approx((known.mean(), known.std()))
   assert seen.log_std == pytest.approx(np.log(known).std())
+
+
+@pytest.mark.parametrize(
+  "filler, form, given, said",
+  [
+    (65535, picture, None, "65535 is taken .* (4.2% .*data.unknown=0,65535 l"),
+    (65535, picture, "65535", "0 is taken .* (8.3% .*data.unknown=65535,0 lea"),
+    (65535, picture, "0,65535", ""),
+    (65535, picture, "none", ""),
+    (-9999, npy, "0", "-9999 is taken .* (4.2% .*data.unknown=0,-9999 leaves"),
+    (-9998, npy, "0", ""),
+  ],
+)
+def test_values_that_may_stand_for_no_number_are_said(
+  tmp_path, filler, form, given, said
+):
+  """Of 48 pixels, four are 0, and two have a value such as 65535."""
+  depth = DEPTH.astype(np.uint16 if form is picture else np.float32)
+  depth[3, 2:4] = filler
+  ending = "png" if form is picture else "npy"
+  root = write(tmp_path, form(depth), form(depth), ending=ending)
+  source = open_split(DataSettings(root=root, unknown=given), "train")
+  lines = [x for x in source.warnings() if "is taken for a number" in x]
+  assert len(lines) == bool(said)
+  pattern = said.replace("(", "[(]")
+  assert not said or re.match(pattern, lines[0])
 
 
 BIG = npy(DEPTH).replace(b"(6, 8), }", b"(600000, 800000), }")

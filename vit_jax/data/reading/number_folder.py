@@ -164,6 +164,7 @@ class NumberFolder(PairedFolder):
     self._lines += [
       *_range_line(self.reading, self.statistics, len(self._pairs)),
       *_zero_lines(self.reading, seen.zeros / seen.pixels, is_guess, settings),
+      *_filler_lines(self.reading, seen, settings),
       *self._rotation_lines(),
     ]
     if seen.are_whole and settings.target_scale is None and seen.most > _LEVELS:
@@ -195,6 +196,10 @@ class NumberFolder(PairedFolder):
       raise unreadable
 
 
+# Values that programs write where nothing was measured.
+_FILLERS = (-9_999.0, -99_999.0, -32_767.0, -32_768.0, 65_535.0)
+
+
 @dataclasses.dataclass
 class _ValueFacts:
   """Facts about the values of the files that were looked at."""
@@ -203,12 +208,16 @@ class _ValueFacts:
   most: float = 0.0
   zeros: int = 0
   pixels: int = 0
+  fillers: dict[float, int] = dataclasses.field(default_factory=dict)
 
   def look(self, values: np.ndarray) -> None:
     """Adds the values of a file."""
     self.are_whole &= values.dtype.kind != "f"
     self.most = max(self.most, float(values.max()))
     self.zeros += int((values == 0).sum())
+    for filler in _FILLERS:
+      if count := int((values == filler).sum()):
+        self.fillers[filler] = self.fillers.get(filler, 0) + count
     self.pixels += values.size
 
 
@@ -285,12 +294,31 @@ def _zero_lines(
       f"0 is taken for unknown {reading.name} ({share:.1%} of the pixels): "
       f"data.unknown={NO_VALUE} takes it for a number."
     )
-  elif share and settings.unknown is None:
-    line = (
-      f"0 is taken for a number ({share:.1%} of the pixels): data.unknown=0 "
-      "leaves it out."
-    )
+  elif share and 0 not in reading.unknown and settings.unknown != NO_VALUE:
+    line = _number_line(reading, 0, share)
   return [line] if line else []
+
+
+def _filler_lines(
+  reading: Reading, seen: _ValueFacts, settings: DataSettings
+) -> list[str]:
+  """Lines on values that often stand for no number, and are not left out."""
+  if settings.unknown == NO_VALUE:
+    return []
+  return [
+    _number_line(reading, value, count / seen.pixels)
+    for value, count in seen.fillers.items()
+    if value not in reading.unknown
+  ]
+
+
+def _number_line(reading: Reading, value: float, share: float) -> str:
+  """The line that a value of the files is taken for a number."""
+  listed = ",".join(f"{known:g}" for known in (*reading.unknown, value))
+  return (
+    f"{value:g} is taken for a number ({share:.1%} of the pixels): "
+    f"data.unknown={listed} leaves it out."
+  )
 
 
 def open_split(
