@@ -172,5 +172,5 @@ def test_what_is_no_batch_is_refused(given, message):
 
 
 def test_at_least_one_image_is_asked_for():
-  with pytest.raises(ValueError, match="count=0: give the number of images"):
+  with pytest.raises(ValueError, match="count=0 must be 1 or more"):
     vit_jax.show_batch(np.zeros((1, 2, 2, 3), np.uint8), count=0)

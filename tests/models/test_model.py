@@ -123,6 +123,14 @@ def test_a_mean_or_a_deviation_of_255_levels_is_refused(mean, std):
     assert np.isfinite(normalize(pixels, *of_full_scale)).all()
 
 
+def test_a_mean_of_other_channels_is_refused():
+  """Broadcasting would make three channels of one."""
+  grey = jnp.zeros((1, 2, 2, 1), jnp.uint8)
+  with pytest.raises(ValueError, match="mean has 3 numbers, .* 1 channels"):
+    normalize(grey, (0.5,) * 3, (0.5,))
+  assert normalize(grey, (0.5,), (0.5,)).shape == grey.shape
+
+
 def _hybrid():
   return tiny(resnet_layers=(1,), resnet_width=32).clone(patch_size=1)
 

@@ -74,6 +74,26 @@ def test_the_similar_images_are_those_of_the_highest_cosine(loaded, photos):
   assert same.cosine == pytest.approx(1, abs=1e-5)
 
 
+def test_images_in_memory_are_searched_too(loaded, photos):
+  """A query in a list is left out as well, and no array is printed."""
+  pixels = pixels_of(photos[1])
+  found = loaded.find_similar(photos[:1], [photos[0], pixels, photos[2]])
+  lines = repr(found).splitlines()
+  assert {line[7:] for line in lines} == {"an image in memory", photos[2]}
+  assert found._repr_html_().count("<img") == 1
+
+
+def test_labels_of_no_folder_are_no_setting(loaded):
+  with pytest.raises(ValueError, match="^'gone' is neither a folder nor a f"):
+    loaded.labelled_features("gone")
+
+
+def test_a_checkpoint_of_a_run_is_loaded_first(loaded, photos):
+  for call, end in ((loaded.predict, "predict"), (loaded.export, "export")):
+    with pytest.raises(TypeError, match=f"load_pretrained.* and its {end}"):
+      call(photos[0], step=200)
+
+
 @pytest.mark.parametrize("opened", [str, pathlib.Path, pixels_of])
 def test_the_similarity_of_two_images_is_a_number(loaded, photos, opened):
   a, b = loaded.features(photos[:2])

@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 
 import vit_jax
+from tests import tiny
 from vit_jax.config import load_config
+from vit_jax.models import Vit
 from vit_jax.run import in_python
 from vit_jax.run.settings import Settings, read
 from vit_jax.runtime.settings import all_keys
@@ -389,6 +391,22 @@ def test_weights_may_be_loaded_already(photos, started):
   other_size = vit_jax.load_pretrained(source, image_size=64)
   with pytest.raises(ValueError, match="was loaded with settings that differ"):
     other_size.fit(photos)
+
+
+def test_a_run_does_not_start_from_another_step_than_was_loaded(
+  photos, started, tmp_path
+):
+  """`pretrained` names a run, whose newest checkpoint is taken."""
+  model = Vit(2, 8, 24, 1, 48, 3)
+  params = tiny.random_params(model, (16, 16), 0)
+  run = tiny.save_run(
+    tmp_path / "run", model, params, (16, 16), "ab", steps=(1, 2)
+  )
+  with pytest.raises(ValueError, match="at step 1, .* that of step 2: write"):
+    vit_jax.load_pretrained(str(run), step=1).fit(photos)
+  assert not started
+  vit_jax.load_pretrained(str(run), step=2).fit(photos)
+  assert started
 
 
 def test_a_configuration_can_come_first(started, tmp_path):

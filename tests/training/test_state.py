@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import vit_jax
+from tests import tiny
 from vit_jax import TrainState, init_params, make_vit
 from vit_jax.runtime import printable
 from vit_jax.training import state
@@ -162,6 +163,17 @@ def test_a_first_state_is_made_as_by_flax(given, keywords, capsys):
   expected = TrainState(jnp.int32(0), params, tx.init(params))
   jax.tree.map(np.testing.assert_array_equal, state, expected)
   assert ("apply_fn" in capsys.readouterr().err) == ("apply_fn" in keywords)
+
+
+def test_a_loaded_model_is_no_tree_of_parameters():
+  loaded, _ = tiny.random_model()
+  with pytest.raises(TypeError, match=r"loaded model: give loaded\.params"):
+    TrainState.create(loaded, optax.sgd(0.1))
+
+
+def test_images_have_channels():
+  with pytest.raises(ValueError, match="channels=0 must be 1 or more"):
+    init_params(make_vit("Ti/16"), jax.random.key(0), 16, channels=0)
 
 
 @pytest.mark.parametrize(

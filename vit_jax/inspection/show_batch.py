@@ -22,6 +22,7 @@ from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.inspection.batch_sheet import batch_sheet
 from vit_jax.inspection.found_data import open_found, recognised
 from vit_jax.runtime import hints
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.settings import from_dict
 from vit_jax.runtime.shown import path_of_run
 from vit_jax.tasks.settings import DataSettings
@@ -75,8 +76,7 @@ def show_batch(
     ValueError: if there are no images in the batch, the folder is no data set,
       or `count` is below 1.
   """
-  if count < 1:
-    raise ValueError(f"count={count}: give the number of images, 1 or more.")
+  checked("count", int, count, COUNT)
   if hasattr(batch, "origin"):  # A result of `load_pretrained` has no data.
     path_of_run(batch)
   if hasattr(batch, "shape") and hasattr(class_names, "shape"):

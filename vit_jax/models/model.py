@@ -323,7 +323,8 @@ def normalize(
 
   Raises ValueError unless the images are uint8: nobody can tell whether floats
   are of [0, 1], of [0, 255] or normalised already. It is also raised if
-  the mean or the deviation is above 2, and so must count 255 levels.
+  the mean or the deviation is above 2, and so must count 255 levels, or does
+  not have a number for each channel.
 
   >>> import jax.numpy as jnp
   >>> import vit_jax
@@ -344,6 +345,13 @@ def normalize(
       raise ValueError(
         f"{name}={values} counts 255 levels, and full scale is 1 here: divide "
         "it by 255, so that 127.5 is 0.5."
+      )
+  channels = images.shape[-1]
+  for name, count in (("mean", np.size(mean)), ("std", np.size(std))):
+    if count not in (1, channels):
+      raise ValueError(
+        f"{name} has {count} numbers, and the images have {channels} channels: "
+        "give one for each, or one for all."
       )
   shift, scale = (jnp.array(x).reshape(1, 1, 1, -1) for x in (mean, std))
   return (images.astype(jnp.float32) / 255 - shift) / scale

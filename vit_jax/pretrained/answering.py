@@ -41,10 +41,20 @@ from vit_jax.training.inputs import ImageInputs
 
 
 class Similar(NamedTuple):
-  """An image that is similar to another: its file, and their cosine."""
+  """An image that is similar to another, and their cosine.
 
-  image: str
+  The image is its file, or itself if it was given in memory.
+  """
+
+  image: Any
   cosine: float
+
+  @property
+  def text(self) -> str:
+    """The cosine, and the file if there is one."""
+    is_file = isinstance(self.image, str | os.PathLike)
+    name = self.image if is_file else "an image in memory"
+    return f"{self.cosine:.3f}  {name}"
 
 
 class SimilarImages(list[Similar]):
@@ -52,12 +62,18 @@ class SimilarImages(list[Similar]):
 
   def __repr__(self) -> str:
     """A line for each image: its cosine and its file."""
-    return "\n".join(f"{cosine:.3f}  {image}" for image, cosine in self)
+    return "\n".join(one.text for one in self)
 
   def _repr_html_(self) -> str:
     """The same beside small pictures of the files, for a notebook."""
     return shown.pictures(
-      [(str(image), f"{cosine:.3f}  {image}") for image, cosine in self]
+      [
+        (
+          str(one.image) if isinstance(one.image, str | os.PathLike) else "",
+          one.text,
+        )
+        for one in self
+      ]
     )
 
 
@@ -284,8 +300,8 @@ class Answering(Opened):
     Args:
       image: One image, as in `predict`, which is itself left out of the result;
         or a text, for a model of images and text.
-      folder: A folder, a pattern or a list of paths; all images that they stand
-        for are compared.
+      folder: A folder, a pattern or a list of images, as in `predict`; all that
+        they stand for are compared.
       top: Number of images to return, the most similar first.
       batch_size: Images per step.
 
@@ -309,12 +325,13 @@ class Answering(Opened):
       query = self.embed_query(str(image))
       files = [*each_picture(folder)]
     else:
-      files = without_query(folder, image)
-      query = self.features(image)
-    if len(query) != 1:
-      raise ValueError(
-        f"{len(query)} images were given: call find_similar for each."
-      )
+      queries = [*each_picture(image)]
+      if len(queries) != 1:
+        raise ValueError(
+          f"{len(queries)} images were given: call find_similar for each."
+        )
+      files = without_query(folder, queries[0])
+      query = self.features(queries)
     rows = nearest.unit(self.features(files, batch_size=batch_size))
     self._check_widths(rows, query)
     neighbours = nearest.neighbours(rows, top, nearest.unit(query))
@@ -443,10 +460,9 @@ class Answering(Opened):
   def logits(self, images: Pictures, *, batch_size: int = 32) -> np.ndarray:
     """The outputs of the head, (B, K), before a softmax or sigmoid.
 
-    The outputs of a regression are not in the unit of its targets yet, and
-    outputs are not divided by the temperature that `evaluate --calibrate`
-    fitted. Raises ValueError if the model has no head or an image cannot be
-    read.
+    Those of a regression are numbers in the unit of its targets, and those of a
+    run that `evaluate --calibrate` fitted are divided by its temperature.
+    Raises ValueError if the model has no head or an image cannot be read.
     """
     return image_logits(
       self.model,

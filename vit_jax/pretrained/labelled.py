@@ -8,6 +8,7 @@ from vit_jax.data.reading.column_roles import as_text
 from vit_jax.data.reading.labels import SINGLE, Labels
 from vit_jax.data.settings import DataSettings, settings_of_saved
 from vit_jax.pretrained.opened import Opened
+from vit_jax.runtime import hints
 from vit_jax.runtime.printable import say
 from vit_jax.tasks.table import labels_of
 
@@ -28,14 +29,18 @@ def choose_labels(
   `root`, if that is given.
 
   Raises:
-    ValueError: if there is no such task, a folder is given for labels that only
-      a file has, or together with `root`, or the columns of the labels cannot
-      be told.
+    ValueError: if there is no such path or task, a folder is given for labels
+      that only a file has, or together with `root`, or the columns of the
+      labels cannot be told.
   """
   if task is not None and task not in _TASKS:
     raise ValueError(
       f"task={task!r} is unknown here: give {', '.join(map(repr, _TASKS))}."
     )
+  if not os.path.exists(path):
+    hint = hints.hint_for_path(path)
+    end = f"; {hint}" if hint else "."
+    raise ValueError(f"{path!r} is neither a folder nor a file here{end}")
   if not os.path.isfile(path):
     if task not in (None, "classification"):
       raise ValueError(

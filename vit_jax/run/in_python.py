@@ -308,8 +308,9 @@ def _values(pretrained: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _source_of(loaded: Loaded) -> str:
   """The source of a loaded checkpoint, for a run to start from.
 
-  Raises ValueError if it was loaded with other settings than its own. Another
-  number of classes is allowed, as a run makes a head for its data.
+  Raises ValueError if it was loaded with other settings than its own, or is not
+  the newest checkpoint of its run. Another number of classes is allowed, as a
+  run makes a head for its data.
   """
   source = loaded.origin.source
   step: dict[str, Any] = {} if loaded.step is None else {"step": loaded.step}
@@ -325,6 +326,13 @@ def _source_of(loaded: Loaded) -> str:
       f"{source} was loaded with settings that differ from its own, and a run "
       f"does not take these over: give pretrained={source!r}, and such "
       "settings to the run itself, as in image_size=448."
+    )
+  newest = saved.step if saved.step is None else open_checkpoint(source).step
+  if newest != loaded.step:
+    raise ValueError(
+      f"{source} was loaded at step {loaded.step}, and a run starts from its "
+      f"newest checkpoint, that of step {newest}: write the one that you mean "
+      'by loaded.save("start", to="timm"), and give "start".'
     )
   return source
 

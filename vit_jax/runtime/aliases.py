@@ -70,8 +70,11 @@ class Alias(NamedTuple):
       first, others = args[:1], args[1:]
       renamed = dict(zip(self.arguments, others, strict=False))
       itself = {self.itself: owner} if self.itself else {}
+      ours = {**itself, **renamed, **self.fixed}
+      if twice := next((name for name in ours if name in keywords), None):
+        raise TypeError(f"{twice} is set by this call itself: leave it out.")
       positional = first + others[len(renamed) :]
-      return target(*positional, **itself, **renamed, **self.fixed, **keywords)
+      return target(*positional, **ours, **keywords)
 
     return call
 

@@ -19,7 +19,9 @@ from jaxtyping import Array, Int
 from vit_jax.models.model import input_shapes
 from vit_jax.models.parts import Parts
 from vit_jax.runtime import hints
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted, say_once
+from vit_jax.runtime.shown import is_loaded
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
@@ -67,7 +69,7 @@ class TrainState:
         as `make_train_step` takes the model itself.
 
     Raises:
-      TypeError: if `params` is a model, or `tx` is no optimizer.
+      TypeError: if `params` is a model, loaded or not, or `tx` is no optimizer.
     """
     check_optimizer(tx)
     if isinstance(params, nn.Module):
@@ -75,6 +77,8 @@ class TrainState:
         "params is a model: give its parameters, "
         "vit_jax.init_params(model, jax.random.key(0), 224)."
       )
+    if is_loaded(params):
+      raise TypeError("params is a loaded model: give loaded.params.")
     if apply_fn is not None:
       say_once(
         "This state does not keep apply_fn: the model goes to "
@@ -311,7 +315,7 @@ def _image_shape(image_size: Any, channels: int) -> tuple[int, int, int]:
       "images, such as 224, their height and width, or images (B, H, W, C)."
     )
   if len(shape) == 2:
-    shape = *shape, channels
+    shape = *shape, checked("channels", int, channels, COUNT)
   height, width, depth = shape[-3:]
   return int(height), int(width), int(depth)
 

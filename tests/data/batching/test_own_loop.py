@@ -259,6 +259,17 @@ def test_without_test_images_the_held_out_ones_are_the_test(tmp_path, capsys):
     open_data(photos, "test")
 
 
+def test_few_images_make_a_batch_of_all(tmp_path):
+  """The default is no size that the caller chose."""
+  photos = write_noise(tmp_path / "photos", "a", "b", count=5, size=(8, 12))
+  train, batches = open_data(photos)
+  with batches:
+    images = next(batches)["image"]
+  assert images.shape == (len(train), 8, 12, 3)
+  with pytest.raises(ValueError, match="batch_size=0 must be 1 or more"):
+    open_data("train", photos, 8, 0)
+
+
 def test_the_pair_is_a_pair_with_names():
   pair = open_data("train", DIGITS, 8, 4)
   with pair.batches:

@@ -34,6 +34,7 @@ from vit_jax.data.transforming.transforms import (
 )
 from vit_jax.data.transforming.with_masks import with_label
 from vit_jax.runtime import hints
+from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted, say_once
 from vit_jax.runtime.settings import to_dict
 
@@ -100,7 +101,8 @@ def open_data(
     image_size: Height and width of the images, or one side of square ones. By
       default it is 224, or that of the files if they are at most 64 pixels high
       and wide and the first ones looked at have the same size.
-    batch_size: Examples of a batch, over all hosts, by default 32.
+    batch_size: Examples of a batch, over all hosts, by default 32, or all if
+      there are fewer.
     transform: Crop and augmentation, `TrainTransformSettings` for "train" and
       `EvalTransformSettings` for the other splits; None takes the defaults of
       that class.
@@ -235,8 +237,9 @@ def _assumed(
     text = f"image_size={height if height == width else image_size}"
     assumed.append(f"{text}, that of its files" if own else text)
   if batch_size is None:
-    batch_size = _BATCH
-    assumed.append(f"batch_size={_BATCH}")
+    batch_size = max(1, min(_BATCH, len(source)))
+    assumed.append(f"batch_size={batch_size}")
+  checked("batch_size", int, batch_size, COUNT)
   if assumed:
     say_once(
       f"vit_jax.open_data takes what was not given for {source.name}: "
