@@ -83,6 +83,11 @@ def test_images_in_memory_are_searched_too(loaded, photos):
   assert found._repr_html_().count("<img") == 1
 
 
+def test_a_loaded_model_has_its_text_tower_itself(loaded):
+  with pytest.raises(ValueError, match=r"given as a Loaded: .*\.embed_texts"):
+    vit_jax.load_text(loaded)
+
+
 def test_labels_of_no_folder_are_no_setting(loaded):
   with pytest.raises(ValueError, match="^'gone' is neither a folder nor a f"):
     loaded.labelled_features("gone")

@@ -6,17 +6,23 @@ import sys
 
 import pytest
 
+import vit_jax
 from vit_jax.report.write import report_files
 
 
 def test_folders_without_a_run_are_refused(tmp_path):
   with pytest.raises(ValueError, match="none holds no checkpoints: give the"):
     report_files([str(tmp_path / "none")], out=str(tmp_path / "r.html"))
-  with pytest.raises(ValueError, match="--best needs a single run"):
+  with pytest.raises(ValueError, match="--best=True needs a single run"):
     report_files(["a", "b"], best=True)
   with pytest.raises(ValueError, match="s3://bucket/run must be a local f"):
     report_files(["s3://bucket/run"])
   assert not (tmp_path / "r.html").exists()
+
+
+def test_a_function_names_its_keywords():
+  with pytest.raises(ValueError, match="^step=2 needs a single run"):
+    vit_jax.report("a", "b", step=2)
 
 
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch):

@@ -63,9 +63,11 @@ def features(
     norm: Whether the final layer norm is applied to the tokens.
 
   Returns:
-    The head's input, (B, D). With `layers`, a list with an array for each
-    layer: its tokens, (B, S, D), or their maps, (B, h, w, D). The maps of
-    `Patches` stay rows: (B, N, D), the tokens of the N patches alone.
+    The head's input, (B, D), or (B, M, D) for `Patches` with M images in a row,
+    such as one where `loaded.preprocess` gives them. With `layers`, a list with
+    an array for each layer: its tokens, (B, S, D), or their maps, (B, h, w, D).
+    The maps of `Patches` stay rows: (B, N, D), the tokens of the N patches
+    alone.
 
   Raises:
     ValueError: if the model has no such layer, or is a ResNet without layers of

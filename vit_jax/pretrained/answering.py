@@ -228,8 +228,9 @@ class Answering(Opened):
       images: As in `predict`. They should be few, as all are held in memory.
 
     Returns:
-      Floats (B, H, W, C), or `Patches` if images keep their proportions; a
-      single image is a batch of one.
+      Floats (B, H, W, C); a single image is a batch of one. If images keep
+      their proportions, `Patches` with an image in each row, for which a model
+      gives (B, 1, K) in place of (B, K).
 
     Raises:
       ValueError: if an image cannot be read, there is no image, or the size of

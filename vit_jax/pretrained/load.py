@@ -127,9 +127,16 @@ def load_text(
   Raises:
     ValueError: if there is no such checkpoint, it has no text tower, its
       tokenizer is missing or has more tokens than the tower, the libraries of
-      the extra `text` are not installed, or `step` or `best` is given and
-      `source` is no run.
+      the extra `text` are not installed, `source` is a loaded model, or `step`
+      or `best` is given and `source` is no run.
   """
+
+  if not isinstance(source, str | os.PathLike):
+    raise ValueError(
+      f"the checkpoint is given as a {type(source).__name__}: give a name, a "
+      "path or an address; a loaded model has loaded.embed_texts(texts) and "
+      "loaded.text_tower."
+    )
 
   def read() -> LoadedText:
     text = open_text(source, tokenizer, **of_run)

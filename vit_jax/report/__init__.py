@@ -3,10 +3,11 @@
 import os
 from typing import Any
 
-from vit_jax.runtime import callable_module
+from vit_jax.runtime import callable_module, hints
 from vit_jax.runtime.shown import Shown, path_of_run
 
 
+@hints.accepts("vit_jax.report(run)")
 def report(
   *runs: str | os.PathLike[str],
   out: str | os.PathLike[str] | None = None,

@@ -40,7 +40,7 @@ def write_report(
     **options: Further options of `open_saved_run`, for a single run only.
   """
   if len(workdirs) > 1 and options:
-    names = " and ".join(f"--{name}" for name in options)
+    names = " and ".join(f"--{key}={value}" for key, value in options.items())
     raise ValueError(f"{names} needs a single run: report on one at a time.")
   alone = len(workdirs) == 1 and "://" not in workdirs[0]
   folder = workdirs[0] if alone else ""
