@@ -202,6 +202,11 @@ def test_bad_keywords_are_one_line(name, overrides, message):
   assert "\n" not in str(info.value)
 
 
+def test_a_run_knows_the_grid_of_its_positions(whole_run):
+  with pytest.raises(ValueError, match="is a run, which does: leave out grid"):
+    load_pretrained(whole_run.folder, grid=(3, 5))
+
+
 def test_another_architecture_is_named(tmp_path):
   save_arrays(tmp_path / "x.npz", {"conv1/w": np.zeros(3), "fc/b": np.zeros(2)})
   with pytest.raises(ValueError, match=r"2 arrays \(conv1/w, fc/b, ...\) are"):

@@ -276,7 +276,15 @@ def _pop_image_options(overrides: dict[str, Any]) -> dict[str, Any]:
 def _open_run_for_images(
   workdir: str, image_options: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Loaded:
-  """Opens a checkpoint of a run for images of the given size, mean and std."""
+  """Opens a checkpoint of a run for images of the given size, mean and std.
+
+  Raises ValueError for a `grid`, which a run records itself.
+  """
+  if "grid" in image_options:
+    raise ValueError(
+      "grid is for a file whose format does not record it, and "
+      f"{workdir} is a run, which does: leave out grid."
+    )
   loaded = _with_text(_open_run(workdir, **overrides), overrides)
   given = {k: image_options[k] for k in ("mean", "std") if k in image_options}
   loaded = with_preprocessing(loaded, **given)
