@@ -31,7 +31,7 @@ from vit_jax.pretrained.formats.mapping import (
 )
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.pretrained.locate import drop_download
-from vit_jax.pretrained.naming import recognise, say_left_out
+from vit_jax.pretrained.naming import Naming, recognise, say_left_out
 from vit_jax.pretrained.opened import with_inputs
 from vit_jax.runtime import usage
 from vit_jax.runtime.printable import printable, say
@@ -109,19 +109,12 @@ def _open(
   with _open_or_drop(path) as arrays:
     stored = arrays.shapes
   naming = recognise(stored)
-  reader, names = naming.reader, naming.names
-  array_shapes = {short: stored[name] for short, name in names.items()}
-  if reader is torchvision:  # It has no configuration, but names its files.
-    config = {torchvision.FILE: path.name}
-  unused = getattr(reader, "unused", lambda _: [])(array_shapes)
-  array_shapes = {k: v for k, v in array_shapes.items() if k not in unused}
+  names = naming.names
+  array_shapes, unused = _needed_and_unused(naming, stored)
   unused = [name for name in unused if not name.startswith(others)]
   outside = [name for name in naming.outside if not name.startswith(others)]
-  architecture = reader.infer(array_shapes, config, image_options.get("grid"))
-  if architecture.normalizes:
-    with _open_or_drop(path) as arrays:
-      architecture = reader.with_colours(architecture, arrays.renamed(names))
-  architecture = _with_folder(architecture, files)
+  grid = image_options.get("grid")
+  architecture = _architecture(naming, array_shapes, config, files, grid)
   check_floats = functools.partial(
     quantised.check_floats, arrays, [names[short] for short in array_shapes]
   )
@@ -129,7 +122,7 @@ def _open(
     _fit,
     source=source,
     architecture=architecture,
-    reader=reader,
+    reader=naming.reader,
     stored=array_shapes,
     image_options=image_options,
     check_floats=check_floats,
@@ -142,9 +135,8 @@ def _open(
       for leaf, array in read_all(fitted.rules, arrays.renamed(names), model):
         yield leaf, array.astype(np.float32, copy=False)
 
-  explicit = {*fields, *image_options}
-  if files.pictures:
-    explicit |= {*guesses.PICTURES}
+  of_file = guesses.PICTURES if files.pictures else ()
+  explicit = {*fields, *image_options, *of_file}
   guessed = guesses.facts(architecture.guessed, explicit, model)
   # Commands that train or convert list the unused arrays themselves.
   say_left_out(source, outside)
@@ -164,6 +156,40 @@ def _open(
     guessed=guessed,
     unread=tuple(unused),
   ), fitted.grid
+
+
+def _needed_and_unused(
+  naming: Naming, stored: Shapes
+) -> tuple[Shapes, list[str]]:
+  """The shapes of the arrays that a model needs, and the names of the others.
+
+  The names are the format's.
+  """
+  shapes = {short: stored[name] for short, name in naming.names.items()}
+  unused = getattr(naming.reader, "unused", lambda _: [])(shapes)
+  return {k: v for k, v in shapes.items() if k not in unused}, unused
+
+
+def _architecture(
+  naming: Naming,
+  shapes: Shapes,
+  config: Mapping[str, Any],
+  files: Files,
+  grid: Grid | None,
+) -> Architecture:
+  """The architecture that arrays of these shapes and the other files tell.
+
+  Raises ValueError as the format's `infer` does.
+  """
+  reader = naming.reader
+  if reader is torchvision:  # It has no configuration, but names its files.
+    config = {torchvision.FILE: files.weights.name}
+  architecture = reader.infer(shapes, config, grid)
+  if architecture.normalizes:
+    with _open_or_drop(files.weights) as arrays:
+      renamed = arrays.renamed(naming.names)
+      architecture = reader.with_colours(architecture, renamed)
+  return _with_folder(architecture, files)
 
 
 def _image_lines(

@@ -81,10 +81,7 @@ def open_run_checkpoint(
     model_fields = _unstacked(description["model"])
     if "block" in fields:
       model_fields["block"] = fields.pop("block")
-    adapted = model_fields.get(ADAPTED)
-    make_model: Any = from_fields
-    if adapted:
-      make_model = functools.partial(choose.model_of, saved.open_task(task))
+    make_model = saved.model_maker(task)
     trained = make_model(model_fields).clone(origin=origin)
     check_depth(trained)
     model = trained if as_trained else trained.trunk
@@ -206,6 +203,15 @@ class _Saved:
       count = task.answers.temperatures(names) if task.answers else 0
     calibration.check_count(self.workdir, self.fitted, count)
     return task
+
+  def model_maker(self, user_task: str | type[Task] | None) -> Any:
+    """The function that makes the model from fields; the task's, if it has one.
+
+    `user_task` is as in `open_task`, which raises the errors.
+    """
+    if not self.description["model"].get(ADAPTED):
+      return from_fields
+    return functools.partial(choose.model_of, self.open_task(user_task))
 
   def restore(self, shapes: Any) -> Any:
     """The parameters, or their average, laid out on the devices as `shapes`."""

@@ -75,34 +75,13 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
   Raises ValueError if an array that tells a size is missing or has another
   shape than it needs, and for stems without blocks.
   """
-  naflex = _is_naflex(shapes)
-  if naflex:
-    values, D = need(shapes, "embedding/kernel", 2)
-    P = math.isqrt(values // 3)
-    if values != 3 * P * P:
-      raise ValueError(
-        f"its array 'embedding/kernel' has the shape {(values, D)}: {values} "
-        "values are no square patch of three colours."
-      )
-  else:
-    P, _, _, D = need(shapes, "embedding/kernel", 4)
+  P, D = _patch_and_width(shapes)
   stacked = int("encoderblock" in _blocks(shapes))
   first = "Transformer/encoderblock" + ("" if stacked else "_0")
   msa, mlp = (numbering(shapes)[part] for part in ("msa", "mlp"))
   query = need(shapes, f"{first}/{msa}/query/kernel", 3 + stacked)
   expand = need(shapes, f"{first}/{mlp}/Dense_0/kernel", 2 + stacked)
-  class_token = "cls" in shapes
-  is_google = _GOOGLE_POSITION in shapes
-  position, tokens = "sincos2d", None
-  if is_google:
-    position = "learned"
-    tokens = need(shapes, _GOOGLE_POSITION, 3)[1] - class_token
-  elif naflex:
-    position = "learned"
-    tokens = math.prod(need(shapes, _BIG_VISION_POSITION, 3)[:2])
-  elif _BIG_VISION_POSITION in shapes:
-    position = "learned_grid" if class_token else "learned"
-    tokens = need(shapes, _BIG_VISION_POSITION, 3)[1]
+  position, tokens = _positions(shapes)
   resnet_layers = _UNITS.layers(shapes)
   fields: dict[str, Any] = dict(
     num_classes=length(shapes, "head/bias", 0),
@@ -111,7 +90,7 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
     num_layers=query[0] if stacked else len(_blocks(shapes)),
     mlp_size=expand[-1],
     num_heads=query[-2],
-    pooling="token" if class_token else "gap",
+    pooling="token" if "cls" in shapes else "gap",
     position=position,
     representation_size=length(shapes, "pre_logits/bias", None),
     resnet_layers=resnet_layers,
@@ -125,8 +104,9 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
         "its ResNet stem is a single convolution without any blocks; such a "
         "hybrid (AugReg's R+Ti/16) is not supported."
       )
+  is_google = _GOOGLE_POSITION in shapes
   name = "google" if is_google else "big_vision"
-  if not naflex:
+  if not _is_naflex(shapes):
     preprocessing = Preprocessing(None, _crop(fields, is_google))
     return Architecture(name, fields, tokens, preprocessing=preprocessing)
   h, w, _ = need(shapes, _BIG_VISION_POSITION, 3)
@@ -146,6 +126,41 @@ def infer(shapes: Shapes, config: Any = None, _: Any = None) -> Architecture:
 def _is_naflex(shapes: Shapes) -> bool:
   """Whether these are arrays of SigLIP 2 for images of any size."""
   return len(shapes["embedding/kernel"]) == 2
+
+
+def _patch_and_width(shapes: Shapes) -> tuple[int, int]:
+  """The sides of a patch and the width of a token, by the first kernel.
+
+  Raises ValueError if the kernel is missing, or is for no square patches.
+  """
+  if not _is_naflex(shapes):
+    P, _, _, D = need(shapes, "embedding/kernel", 4)
+    return P, D
+  values, D = need(shapes, "embedding/kernel", 2)
+  P = math.isqrt(values // 3)
+  if values != 3 * P * P:
+    raise ValueError(
+      f"its array 'embedding/kernel' has the shape {(values, D)}: {values} "
+      "values are no square patch of three colours."
+    )
+  return P, D
+
+
+def _positions(shapes: Shapes) -> tuple[str, int | None]:
+  """The kind of the positions and their number, without the class token's.
+
+  The number is None if nothing is stored. Raises ValueError if the stored array
+  has another shape than it needs.
+  """
+  class_token = "cls" in shapes
+  if _GOOGLE_POSITION in shapes:
+    return "learned", need(shapes, _GOOGLE_POSITION, 3)[1] - class_token
+  if _is_naflex(shapes):
+    return "learned", math.prod(need(shapes, _BIG_VISION_POSITION, 3)[:2])
+  if _BIG_VISION_POSITION in shapes:
+    position = "learned_grid" if class_token else "learned"
+    return position, need(shapes, _BIG_VISION_POSITION, 3)[1]
+  return "sincos2d", None
 
 
 def _crop(fields: Mapping[str, Any], is_google: bool) -> EvalTransformSettings:

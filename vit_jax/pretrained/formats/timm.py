@@ -128,6 +128,12 @@ def _pools_plainly(shapes: Shapes, config: Config, arguments: Config) -> bool:
   return "cls_token" not in shapes or pool not in ("map", "avg")
 
 
+def _is_papers(shapes: Shapes, config: Config, arguments: Config) -> bool:
+  """Whether the layers and the pooling are the paper's, or a SigLIP's."""
+  plain = _is_plain(shapes) and _pools_plainly(shapes, config, arguments)
+  return plain and not _norms_follow(config)
+
+
 def _norms_follow(config: Config) -> bool:
   """Whether the norms come after the branches."""
   return _RES_POST_NORM in str(config.get("architecture"))
@@ -138,16 +144,22 @@ def _extended_fields(
   config: Config,
   arguments: Config,
   eva: Eva | None,
+  sides: int,
 ) -> dict[str, Any]:
   """The fields of a model that the paper's `Vit` cannot express.
 
-  Raises ValueError if nothing tells whether norms follow the branches, or a
-  value of the arguments is not supported.
+  `sides` is the number of parallel parts of a layer. Raises ValueError if
+  nothing tells whether norms follow the branches, or a value of the arguments
+  is not supported.
   """
   if eva is None:
     _check_place_of_norms(shapes, config)
   fields = _encoder_fields(shapes, config, arguments, eva)
-  return fields | {"norm_after": True} if _norms_follow(config) else fields
+  if _norms_follow(config):
+    fields |= {"norm_after": True}
+  if sides > 1:
+    fields |= {"parallel": sides}
+  return fields
 
 
 def infer(
@@ -190,21 +202,14 @@ def infer(
   patches = patches or (size and (size[0] // stride, size[1] // stride))
   num_patches = math.prod(patches) if patches else None
   pictures = timm_shared.preprocessing(published, shapes)
-  tokens, position = timm_shared.positions(
-    shapes, arguments, config, num_patches
-  )
-  if tokens is None:
-    class_token = "cls_token" in shapes
-    tokens = relative.tokens(_table(shapes), shapes, class_token, num_patches)
+  tokens, position = _positions(shapes, arguments, config, num_patches)
   _check_padding(arguments, size, stride)
   eva = _find_eva(shapes, config)
   timm_arguments.check(_class_initial(shapes, config), arguments)
-  plain = _is_plain(shapes) and _pools_plainly(shapes, config, arguments)
-  if eva is None and plain and sides == 1 and not _norms_follow(config):
+  if eva is None and sides == 1 and _is_papers(shapes, config, arguments):
     particular = _paper_fields(shapes, config, arguments, resnet_layers)
   else:
-    particular = _extended_fields(shapes, config, arguments, eva)
-    particular |= {"parallel": sides} if sides > 1 else {}
+    particular = _extended_fields(shapes, config, arguments, eva, sides)
     if arguments.get("dynamic_img_size") or tokens is None:
       pictures = dataclasses.replace(
         pictures, size=timm_shared.image_size({}, published)
@@ -231,6 +236,23 @@ def infer(
     interpolation="bicubic_antialias",
     guessed=frozenset(facts.guessed | timm_shared.guessed_pictures(published)),
   )
+
+
+def _positions(
+  shapes: Shapes, arguments: Config, config: Config, num_patches: int | None
+) -> tuple[int | None, str]:
+  """The number of patches that the positions are for, and their kind.
+
+  The positions may be stored in a table of relative positions. The number is
+  None if there are none. Raises ValueError as `timm_shared.positions` does.
+  """
+  tokens, position = timm_shared.positions(
+    shapes, arguments, config, num_patches
+  )
+  if tokens is None:
+    class_token = "cls_token" in shapes
+    tokens = relative.tokens(_table(shapes), shapes, class_token, num_patches)
+  return tokens, position
 
 
 def _find_eva(shapes: Shapes, config: Config) -> Eva | None:
