@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -125,43 +125,25 @@ def open_saved_run(
     )
   if folder is not None:
     settings = _with_other_data(settings, loaded.task, folder, test, root)
-  for flag, place in prepared_place(settings.data).items():
-    if {"root": root, "data_dir": data_dir}[flag] is None:
-      check_trusted(place, "the data of this run", flag, workdir)
-  fitted = loaded.task.for_test() if test else loaded.task
   data = settings.data
-  if folder is None and root is None:
-    check_is_here(data)
-  if not (data.photographs or data.name or fitted.labels.reader):
-    raise ValueError(
-      f"{workdir} records no data: name the folder, as in --root=DIR."
-    )
+  fitted = loaded.task.for_test() if test else loaded.task
+  places = {"root": root, "data_dir": data_dir}
+  _check_place(data, fitted.labels, workdir, places, is_own=folder is None)
   if settings.distill.teacher and fitted.answers is None:
     # The run learned the teacher's features, and is measured by them.
     fitted = _with_teacher(fitted, settings, loaded, base)
-  split = "test" if test else "eval"
   names = tuple(description["class_names"])
   if folder is None:
-    try:
-      source = open_source(split, settings.data, fitted.labels)
-    except NoTestSplitError as error:
-      own = "leave out --test, to evaluate on the images that were held out"
-      raise ValueError(error.text(own)) from None
-  elif settings.data.labels_file:
-    source = other_table.open_whole(settings.data, fitted.labels, names)
+    source = _open_own(data, fitted.labels, test)
   else:
-    source = _open_whole(settings.data, fitted.labels, names, workdir)
-  is_own = folder is None and root is not None
-  notes = _notes_on_images(workdir, loaded, settings, source) if is_own else []
+    source = _open_whole(data, fitted.labels, names, workdir)
+  notes = []
+  if folder is None and root is not None:
+    notes += _notes_on_images(workdir, loaded, data, source)
   notes += channel_warnings(source, loaded.preprocessing.spec)
   if folder is not None and fitted.labels.are_classes:
     notes += _notes_on_classes(source)
-  trained = names, "the checkpoint"
-  why = ""
-  if folder is not None or (data.root and not data.labels_file):
-    why = fitted.labels.about_other_names(names, new=folder is not None)
-  there = source.class_names, "the evaluation split"
-  check_same_classes(*trained, *there, why, fitted.labels)
+  _check_class_names(names, source, fitted.labels, data, is_own=folder is None)
   stream = open_stream(
     settings, fitted, _mesh(loaded), loaded.preprocessing, source
   )
@@ -312,14 +294,79 @@ def test_run(
   return {Split.TEST.key("step"): step, **tested}
 
 
+def _check_place(
+  data: DataSettings,
+  labels: Labels,
+  workdir: str,
+  places: Mapping[str, str | None],
+  *,
+  is_own: bool,
+) -> None:
+  """Raises ValueError unless the place of the data is known and trusted.
+
+  `places` has those that the user gives, by their flags. The run's own data
+  also have to be where they were, unless the user gives a place.
+  """
+  for flag, place in prepared_place(data).items():
+    if places[flag] is None:
+      check_trusted(place, "the data of this run", flag, workdir)
+  if is_own and places["root"] is None:
+    check_is_here(data)
+  if not (data.photographs or data.name or labels.reader):
+    raise ValueError(
+      f"{workdir} records no data: name the folder, as in --root=DIR."
+    )
+
+
+def _check_class_names(
+  names: tuple[str, ...],
+  source: Source,
+  labels: Labels,
+  data: DataSettings,
+  *,
+  is_own: bool,
+) -> None:
+  """Raises ValueError if data have other class names than the checkpoint.
+
+  `names` are those of the checkpoint, and `is_own` tells whether the data are
+  the run's own.
+  """
+  why = ""
+  if not is_own or (data.root and not data.labels_file):
+    why = labels.about_other_names(names, new=not is_own)
+  check_same_classes(
+    names,
+    "the checkpoint",
+    source.class_names,
+    "the evaluation split",
+    why,
+    labels,
+  )
+
+
+def _open_own(data: DataSettings, labels: Labels, test: bool) -> Source:
+  """The test split of the run's own data if `test`, else its evaluation split.
+
+  Raises ValueError as `open_source` does; if there is no test split, the
+  message says what to leave out.
+  """
+  try:
+    return open_source("test" if test else "eval", data, labels)
+  except NoTestSplitError as error:
+    own = "leave out --test, to evaluate on the images that were held out"
+    raise ValueError(error.text(own)) from None
+
+
 def _open_whole(
   data: DataSettings, labels: Labels, names: tuple[str, ...], workdir: str
 ) -> Source:
-  """All images of another folder, as `open_whole` opens them.
+  """All images of another folder or file of labels.
 
-  Raises ValueError as it does; for images without labels, the message has the
-  command by which the run answers them.
+  Raises ValueError as the functions that open them do; for a folder of images
+  without labels, the message has the command by which the run answers them.
   """
+  if data.labels_file:
+    return other_table.open_whole(data, labels, names)
   # Imported here, since a run on data without files does not need it.
   from vit_jax.data.reading.image_folder import UnlabelledError
 
@@ -347,7 +394,7 @@ def _notes_on_classes(source: Any) -> list[str]:
 
 
 def _notes_on_images(
-  workdir: str, loaded: Loaded, settings: Settings, source: Source
+  workdir: str, loaded: Loaded, data: DataSettings, source: Source
 ) -> list[str]:
   """A line if a folder that is given as the run's own holds other images.
 
@@ -355,7 +402,6 @@ def _notes_on_images(
   `source` is the split that is evaluated.
   """
   description: Any = loaded.description
-  data = settings.data
   trained = description.get("train_examples")
   if trained is None or not data.root or data.labels_file:
     return []

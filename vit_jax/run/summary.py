@@ -68,16 +68,7 @@ def header(
     ("data", plan.splits.found),
     ("run", f"{steps} ({epochs:,.1f} epochs), to {workdir}"),
   ]
-  if settings.pretrained:
-    rows.append(("training", _trained_part(plan)))
-    if quicker := _frozen_image_tower(plan):
-      rows.append(("", quicker))
-  elif settings.optimizer.freeze_layers:
-    what = f"{_trained_part(plan)}; the other layers keep their random weights"
-    rows.append(("training", f"{what}: give published ones by --pretrained"))
-  elif is_new and (better := _better_command(plan)):
-    why = f"with {examples:,} images, published weights are the better start:"
-    rows += [("training", f"from scratch; {why}"), ("", better)]
+  rows += _about_training(plan, is_new)
   if settings.lora.rank:
     rows.append(("LoRA", _lora(plan)))
   if unseen := _unseen_bands(plan):
@@ -87,32 +78,37 @@ def header(
   rows += _about_images(plan)
   if settings.data.sampling == "classes":
     rows.append(("sampling", _evenly(plan)))
-  if plan.preprocessing.patches is not None:
-    rows.append(("images", _any_size(plan)))
-  elif plan.preprocessing.cut_from:
-    rows.append(("images", str(plan.preprocessing)))
-  elif plan.start and (patches := plan.start.preprocessing.patches):
-    tokens = patches.tokens
-    why = f"data.tokens={tokens} would keep the proportions, as the checkpoint"
-    rows.append(("images", f"{plan.preprocessing}; {why} does"))
-  elif plan.start and str(own := plan.start.preprocessing) != str(images):
-    others = f"the checkpoint's own are {own}"
-    rows.append(("images", f"{images}; {others} (--config.eval_transform)"))
+  if resized := _resized(plan):
+    rows.append(("images", resized))
   rows += _for_chips(plan)
-  full = settings.optimizer.warmup.in_steps(settings.batch_size, examples)
-  if (warmup := plan.warmup_steps) < full:
-    text = f"shortened from {full:,} to {warmup:,} steps, as the run is short"
-    rows.append(("warm-up", text))
-  elif 2 * warmup > plan.length.total_steps:
-    total = plan.length.total_steps
-    shorter = f"--config.optimizer.warmup_steps={total // 10} takes a tenth"
-    rows.append(("warm-up", f"{warmup:,} of {total:,} steps; {shorter}"))
+  if warmup := _warmup(plan):
+    rows.append(("warm-up", warmup))
   if average := _average(plan):
     rows.append(("average", average))
   if not plan.lengths.save_every:
     text = "none, so no weights will be left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
   return rows
+
+
+def _about_training(plan: Plan, is_new: bool) -> list[tuple[str, str]]:
+  """Names and texts of lines on what is trained, and from which start.
+
+  `is_new` is as in `header`.
+  """
+  if plan.settings.pretrained:
+    rows = [("training", _trained_part(plan))]
+    if quicker := _frozen_image_tower(plan):
+      rows.append(("", quicker))
+    return rows
+  if plan.settings.optimizer.freeze_layers:
+    what = f"{_trained_part(plan)}; the other layers keep their random weights"
+    return [("training", f"{what}: give published ones by --pretrained")]
+  if is_new and (better := _better_command(plan)):
+    count = len(plan.source)
+    why = f"with {count:,} images, published weights are the better start:"
+    return [("training", f"from scratch; {why}"), ("", better)]
+  return []
 
 
 def _about_images(plan: Plan) -> list[tuple[str, str]]:
@@ -141,6 +137,41 @@ def _for_chips(plan: Plan) -> list[tuple[str, str]]:
     fast = fastest.fastest_line(settings, plan.task, model, jax.devices())
   form = model.attention_form(plan.preprocessing.image_size)
   return [(k, v) for k, v in (("settings", fast), ("attention", form)) if v]
+
+
+def _resized(plan: Plan) -> str:
+  """How images are resized, in words; "" if that is as the checkpoint does."""
+  images = plan.preprocessing
+  if images.patches is not None:
+    return _any_size(plan)
+  if images.cut_from:
+    return str(images)
+  if not plan.start:
+    return ""
+  if patches := plan.start.preprocessing.patches:
+    tokens = patches.tokens
+    why = f"data.tokens={tokens} would keep the proportions, as the checkpoint"
+    return f"{images}; {why} does"
+  own = plan.start.preprocessing
+  if str(own) == str(images):
+    return ""
+  return f"{images}; the checkpoint's own are {own} (--config.eval_transform)"
+
+
+def _warmup(plan: Plan) -> str:
+  """How long the warm-up is, in words, if it is short or half of the run."""
+  settings = plan.settings
+  warmup = plan.warmup_steps
+  full = settings.optimizer.warmup.in_steps(
+    settings.batch_size, len(plan.source)
+  )
+  if warmup < full:
+    return f"shortened from {full:,} to {warmup:,} steps, as the run is short"
+  total = plan.length.total_steps
+  if 2 * warmup <= total:
+    return ""
+  shorter = f"--config.optimizer.warmup_steps={total // 10} takes a tenth"
+  return f"{warmup:,} of {total:,} steps; {shorter}"
 
 
 def _any_size(plan: Plan) -> str:

@@ -20,6 +20,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.files import check_new_folder, filling, local_path
 from vit_jax.tasks import choose
 from vit_jax.tasks.finite import NotFiniteError, check_finite
+from vit_jax.tasks.scores import Scores
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
 from vit_jax.workdir.checkpoint import Checkpoints
@@ -95,16 +96,7 @@ def merge(
       a run or the average is not finite, or `out` is not empty.
     OSError: if the checkpoint cannot be written.
   """
-  if walk and (len(runs) != 2 or greedy):
-    raise ValueError(
-      "--walk takes two runs, a start and a run that was trained from it, and "
-      f"no --greedy; {len(runs)} runs were "
-      f"given{' with --greedy' if greedy else ''}."
-    )
-  if len({*runs}) < 2:
-    raise ValueError(
-      f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
-    )
+  _check_runs(runs, greedy=greedy, walk=walk)
   _check_out(out)
   display = Display()
   with open_saved_run(runs[0], best=best, **options) as first:
@@ -121,53 +113,97 @@ def merge(
           f"{name} did not begin from the same weights as {runs[0]}: averages "
           "of such runs are rarely any good."
         )
-
-    key = first.task.scores.key
-
-    def score(tree: Arrays, name: str = "the average") -> dict[str, Any]:
-      """The metrics of parameters; raises NotFiniteError if they give NaN."""
-      outcome = first.evaluator(trees[0].on_devices(tree), display.track)
-      metrics = outcome.metrics
-      if outcome.unanswered or not math.isfinite(metrics[key]):
-        raise NotFiniteError(
-          f"{name} answers with NaN, and nothing is written: leave out the "
-          "runs that have diverged."
-        )
-      return metrics
-
+    score = _Scorer(first, trees[0], display)
     members = [
       score(tree.arrays, name) for tree, name in zip(trees, runs, strict=True)
     ]
+    scores = first.task.scores
     for name, metrics in zip(runs, members, strict=True):
-      display.note(f"{name}: {first.task.scores.text(metrics)}")
+      display.note(f"{name}: {scores.text(metrics)}")
     arrays = [tree.arrays for tree in trees]
     average = best_mixture if walk else greedy_soup if greedy else mean
-    merged, metrics, says = average(arrays, members, score, key)
-    display.note(f"{out}, {says}: {first.task.scores.text(metrics)}")
+    merged, metrics, says = average(arrays, members, score, scores.key)
+    display.note(f"{out}, {says}: {scores.text(metrics)}")
     _write(out, first, trees[0].on_devices(merged), metrics, runs)
-  scores = first.task.scores
-  name, highest = max(
-    zip(runs, members, strict=True), key=lambda pair: pair[1][key]
+  best_run = max(
+    zip(runs, members, strict=True), key=lambda pair: pair[1][scores.key]
   )
-  better = metrics[key] - highest[key]
-  ranked = [(out, metrics), (name, highest)]
-  alike = scores.alike(ranked if better >= 0 else ranked[::-1])
-  ahead = scores.ahead(abs(better), 0)
-  if alike:
-    display.note(f"{alike} Wrote {out}.")
-    return metrics
-  if not ahead:
-    text = "as much as the best of the runs"
-  else:
-    text = (
-      f"{ahead if better > 0 else ahead.replace('more', 'less')} the best of "
-      "the runs"
-    )
-  chosen = " that chose it" if greedy or walk else ""
-  display.note(
-    f"On the evaluation split{chosen}, the average scores {text}. Wrote {out}."
+  comparison = _comparison(
+    scores, (out, metrics), best_run, is_chosen=greedy or walk
   )
+  display.note(f"{comparison} Wrote {out}.")
   return metrics
+
+
+def _check_runs(runs: Sequence[str], *, greedy: bool, walk: bool) -> None:
+  """Raises ValueError unless there are as many runs as an average needs."""
+  if walk and (len(runs) != 2 or greedy):
+    raise ValueError(
+      "--walk takes two runs, a start and a run that was trained from it, and "
+      f"no --greedy; {len(runs)} runs were "
+      f"given{' with --greedy' if greedy else ''}."
+    )
+  if len({*runs}) < 2:
+    raise ValueError(
+      f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scorer:
+  """Scores arrays of parameters on the evaluation split of the first run.
+
+  Attributes:
+    first: The first run.
+    tree: Its parameters.
+    display: The display for the progress.
+  """
+
+  first: SavedRun
+  tree: _Tree
+  display: Display
+
+  def __call__(
+    self, arrays: Arrays, name: str = "the average"
+  ) -> dict[str, Any]:
+    """The metrics of parameters; raises NotFiniteError if they give NaN."""
+    outcome = self.first.evaluator(
+      self.tree.on_devices(arrays), self.display.track
+    )
+    metrics = outcome.metrics
+    key = self.first.task.scores.key
+    if outcome.unanswered or not math.isfinite(metrics[key]):
+      raise NotFiniteError(
+        f"{name} answers with NaN, and nothing is written: leave out the "
+        "runs that have diverged."
+      )
+    return metrics
+
+
+def _comparison(
+  scores: Scores,
+  average: tuple[str, dict[str, Any]],
+  best_run: tuple[str, dict[str, Any]],
+  *,
+  is_chosen: bool,
+) -> str:
+  """A sentence that compares an average with the best of its runs.
+
+  Both have a name and metrics. `is_chosen` tells whether the average was chosen
+  by these metrics.
+  """
+  better = average[1][scores.key] - best_run[1][scores.key]
+  ranked = [average, best_run]
+  if alike := scores.alike(ranked if better >= 0 else ranked[::-1]):
+    return alike
+  text = "as much as"
+  if ahead := scores.ahead(abs(better), 0):
+    text = ahead if better > 0 else ahead.replace("more", "less")
+  chosen = " that chose it" if is_chosen else ""
+  return (
+    f"On the evaluation split{chosen}, the average scores {text} the best of "
+    "the runs."
+  )
 
 
 def _mix(parts: Sequence[tuple[float, Arrays]]) -> Arrays:
