@@ -73,12 +73,7 @@ def find_similar(
   rows = nearest.unit(computed.vectors)
   names = _names(files, folders)
   if query_vectors is not None:
-    if query_vectors.shape[1] != rows.shape[1]:
-      raise ValueError(
-        f"{checkpoint} gives {rows.shape[1]} numbers for an image and "
-        f"{query_vectors.shape[1]} for a text, which cannot be compared: "
-        "search by images, or take another model of images and text."
-      )
+    _check_same_length(checkpoint, rows, query_vectors)
     result = Answers.of(
       query, query_vectors, files=files, names=names, rows=rows, k=neighbours
     )
@@ -238,6 +233,20 @@ def _query_vectors(
       "images alone, or texts alone."
     )
   return nearest.unit(np.stack(vectors))
+
+
+def _check_same_length(
+  checkpoint: str,
+  rows: Float[np.ndarray, "N D"],
+  query_vectors: Float[np.ndarray, "Q D_text"],
+) -> None:
+  """Raises ValueError if images and queries have vectors of other lengths."""
+  if query_vectors.shape[1] != rows.shape[1]:
+    raise ValueError(
+      f"{checkpoint} gives {rows.shape[1]} numbers for an image and "
+      f"{query_vectors.shape[1]} for a text, which cannot be compared: "
+      "search by images, or take another model of images and text."
+    )
 
 
 def _names(files: Sequence[str], folders: Sequence[str]) -> list[str]:

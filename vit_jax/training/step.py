@@ -112,9 +112,7 @@ def make_train_step(
   gradient = _make_gradient(model_of, objective, accumulation_steps)
   average = _make_average(objective, ema_decay, ema_warmup)
   check_optimizer(tx)
-  schedule: Any = learning_rate
-  if schedule is not None and not callable(schedule):
-    schedule = optax.constant_schedule(jnp.float32(schedule))
+  schedule = _as_schedule(learning_rate)
 
   def train_step(
     state: TrainState, batch: Any, frozen_params: Any = None
@@ -152,6 +150,15 @@ def make_train_step(
     return next_state.replace(step=state.step + 1), metrics
 
   return train_step
+
+
+def _as_schedule(
+  learning_rate: optax.ScalarOrSchedule | None,
+) -> Callable[[Any], Any] | None:
+  """The schedule of a learning rate, which may be a number; None for None."""
+  if learning_rate is None or callable(learning_rate):
+    return learning_rate
+  return optax.constant_schedule(jnp.float32(learning_rate))
 
 
 def _update_if_finite(
