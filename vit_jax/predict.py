@@ -165,9 +165,7 @@ def predict_files(
   """
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.named_images import find_images, say_missing
-  from vit_jax.inference import answers
   from vit_jax.inference.predictor import predict
-  from vit_jax.tasks.answers import answers_of
 
   texts = [texts] if isinstance(texts, str) else texts
   _check_flags(
@@ -188,8 +186,7 @@ def predict_files(
     options = {**overrides, "reads_patches": bool(layers)}
     needs_classes = not (text_head or features)
     loaded = _open(checkpoint, options, needs_classes=needs_classes)
-    task, names, count = _outputs(loaded, text_head)
-    task_answers = answers_of(task)
+    outputs = _outputs(loaded, text_head)
     if text_head or loaded.model.num_classes:
       _say_trained_on(loaded, files)
     batches = predict(
@@ -197,28 +194,24 @@ def predict_files(
       loaded.params,
       find_images(files),
       preprocessing=loaded.preprocessing,
-      task=task,
+      task=outputs.task,
       # Any label may reach the threshold.
-      top=top if task_answers.given_from is None else count,
+      top=top if outputs.answers.given_from is None else outputs.number,
       batch_size=batch_size,
       features=rows is not None,
       layers=layers,
       tokens=tokens,
       text_head=text_head,
     )
-    if task_answers.legend and not as_json:
-      say(task_answers.legend)
+    if outputs.answers.legend and not as_json:
+      say(outputs.answers.legend)
     if path is None:
-      to_lines = answers.json_lines if as_json else answers.table
-      lines = to_lines(task_answers, names, top)
+      lines = outputs.screen_lines(top, as_json=as_json)
       code = _report(batches, lines, rows, whole=as_json)
     else:
       batches, images = _track(batches, files, batch_size)
-      to_rows = _file_lines(kind, task_answers, names, top=top, outputs=count)
-      count_and_write = functools.partial(
-        answers.count_classes, to_rows, task_answers, names, top
-      )
-      code = _write_counted(path, batches, count_and_write, rows, images)
+      lines_of = functools.partial(outputs.counted_lines, kind, top)
+      code = _write_counted(path, batches, lines_of, rows, images)
       outcomes.append(f"{counted(images, 'row')} to {out}")
   if rows is not None and not as_json:  # JSON is for programs.
     outcomes.append(f"{rows} to {features}")
@@ -391,25 +384,6 @@ def _check_flags(
     raise ValueError("--json prints the answers that --out writes: drop one.")
 
 
-def _file_lines(
-  kind: str,
-  task_answers: "Answers",
-  names: Sequence[str],
-  *,
-  top: int,
-  outputs: int,
-) -> "Lines":
-  """Returns a function that formats predictions as rows of a CSV or JSONL file.
-
-  `outputs` is the number of the model's outputs.
-  """
-  from vit_jax.inference import answers
-
-  if kind == "CSV":
-    return answers.csv_lines(task_answers, names, top, outputs)
-  return answers.json_lines(task_answers, names, top)
-
-
 def _text_head(
   checkpoint: str,
   *,
@@ -478,28 +452,63 @@ class _Outputs(NamedTuple):
 
   Attributes:
     task: The task that they answer.
+    answers: The answers of that task.
     names: The names of the classes or targets, as far as they are known.
     number: The number of outputs.
   """
 
   task: "Task"
+  answers: "Answers"
   names: Sequence[str]
   number: int
+
+  def screen_lines(self, top: int, *, as_json: bool) -> "Lines":
+    """Returns a function that formats predictions for the screen."""
+    from vit_jax.inference import answers
+
+    to_lines = answers.json_lines if as_json else answers.table
+    return to_lines(self.answers, self.names, top)
+
+  def counted_lines(
+    self, kind: str, top: int, counts: collections.Counter[str]
+  ) -> "Lines":
+    """Returns a function that formats predictions as rows of a file.
+
+    The file is CSV or JSON Lines, by `kind`. The function also counts the
+    images of each class in `counts`.
+    """
+    from vit_jax.inference import answers
+
+    if kind == "CSV":
+      rows = answers.csv_lines(self.answers, self.names, top, self.number)
+    else:
+      rows = answers.json_lines(self.answers, self.names, top)
+    return answers.count_classes(rows, self.answers, self.names, top, counts)
 
 
 def _outputs(loaded: "Loaded", text_head: "TextHead | None") -> _Outputs:
   """The meaning of the outputs of a model, or of its head of texts.
 
   A model without outputs has no classes to name, whatever its run trained.
+  Raises ValueError if the task gives no answer for an image.
   """
+  from vit_jax.tasks.answers import answers_of
   from vit_jax.tasks.choose import answering
 
+  task: Task
   if text_head:
+    task = answering(text_head.loss)
     names = text_head.names
-    return _Outputs(answering(text_head.loss), names, len(names))
-  if not loaded.model.num_classes:
-    return _Outputs(answering("softmax"), (), 0)
-  return _Outputs(loaded.task, loaded.class_names, loaded.model.num_classes)
+    number = len(names)
+  elif not loaded.model.num_classes:
+    task = answering("softmax")
+    names = ()
+    number = 0
+  else:
+    task = loaded.task
+    names = loaded.class_names
+    number = loaded.model.num_classes
+  return _Outputs(task, answers_of(task), names, number)
 
 
 def _layers(texts: list[str]) -> tuple[int, ...]:
