@@ -62,11 +62,13 @@ def brightest(encoded: bytes, image_spec: ImageSpec = RGB) -> float | None:
   narrow = encoded.startswith(png.START) and encoded[24:25] != b"\x10"
   if narrow or encoded.startswith(_JPEG_START):
     return None
-  samples, colours = None, 3
+  samples = None
+  colours = 3
   # If the file is damaged, the decoding for the run says so.
   with contextlib.suppress(Exception):
     if stored := _num_stored(encoded, image_spec):
-      samples, colours = _bands(encoded)[0], stored
+      samples, _ = _bands(encoded)
+      colours = stored
     else:
       samples = _picture_samples(encoded)
   if samples is None or samples.dtype == np.uint8 or samples.dtype.kind == "f":
