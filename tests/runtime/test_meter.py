@@ -72,6 +72,19 @@ def test_images_per_second_leave_out_the_first_step_and_pauses(monkeypatch):
   assert meter.read()["train/images_per_second"] == 4
 
 
+def test_a_pause_before_the_first_step_is_not_taken_off_the_steps(monkeypatch):
+  """As of an evaluation of published weights, before they are trained."""
+  now = [0.0]
+  monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+  meter = Meter(8, 5)
+  with meter.paused():
+    now[0] += 50
+  for step in (1, 2, 3):
+    now[0] += 2
+    meter.add(step, _metrics(1.0))
+  assert meter.read()["train/images_per_second"] == 4
+
+
 def test_no_more_steps_are_under_way_than_may_be():
   done = []
 

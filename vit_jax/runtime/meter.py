@@ -118,7 +118,9 @@ class Meter:
     self.wait(0)
     start = time.perf_counter()
     yield
-    self._pauses += time.perf_counter() - start
+    # What was before the first step, or the last read, is not measured at all.
+    if self._start is not None:
+      self._pauses += time.perf_counter() - max(start, self._start)
 
 
 class Stopwatch:
