@@ -67,6 +67,22 @@ def test_progress_is_one_line_of_the_terminal(terminal, width):
   assert ("━" in shown) == (width == 120)
 
 
+@pytest.mark.parametrize(
+  "count, shown",
+  [
+    (1, "1 unreadable image replaced  1 step not finite, not applied"),
+    (1_200, "1,200 unreadable images replaced  1,200 steps not finite,"),
+  ],
+)
+def test_what_was_replaced_or_not_applied_is_counted(capsys, count, shown):
+  display = Display()
+  display.expect(300, metrics=SHOWN)
+  display.start(0)
+  skipped = {"train/skipped_images": count, "train/skipped_steps": count}
+  display.report(1, METRICS | skipped)
+  assert shown in capsys.readouterr().out
+
+
 def test_a_pipe_gets_plain_lines_and_no_bars(capsys):
   display = Display()
   follow(display)

@@ -242,9 +242,9 @@ class Display:
     if "images_per_second" in values:
       text += f"  {speed(values['images_per_second'])} images/s"
     if images := values["skipped_images"]:
-      text += f"  {images} unreadable images replaced"
+      text += f"  {counted(images, 'unreadable image')} replaced"
     if steps := values["skipped_steps"]:
-      text += f"  {steps} steps not finite, not applied"
+      text += f"  {counted(steps, 'step')} not finite, not applied"
     line = f"step {step:>7,}/{self._last_step:,}  {text}{self._time_left(step)}"
     if self._progress is None:
       self.note(line)
