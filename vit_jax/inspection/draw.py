@@ -67,7 +67,7 @@ def visualize_files(
 
 
 class Drawn(NamedTuple):
-  """What was drawn.
+  """The figures that were drawn.
 
   Attributes:
     exit_code: 1 if an image is missing or cannot be read, else 0.

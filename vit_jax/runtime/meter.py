@@ -118,7 +118,7 @@ class Meter:
     self.wait(0)
     start = time.perf_counter()
     yield
-    # What was before the first step, or the last read, is not measured at all.
+    # Time before the first step, or before the last read, is not measured.
     if self._start is not None:
       self._pauses += time.perf_counter() - max(start, self._start)
 

@@ -65,8 +65,8 @@ class TrainState:
       params: The model's parameters, or `{"params": ...}`, which `model.init`
         returns.
       tx: The optimizer.
-      apply_fn: What a state of Flax calls. It is not kept, which a line says,
-        as `make_train_step` takes the model itself.
+      apply_fn: The function that a state of Flax calls. A line says that it is
+        not kept, as `make_train_step` takes the model itself.
 
     Raises:
       TypeError: if `params` is a model, loaded or not, or `tx` is no optimizer.

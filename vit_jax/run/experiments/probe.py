@@ -244,7 +244,7 @@ class _Opened:
         )
       self.loaded = checkpoint.read_and_hold(on_mesh)
     else:
-      # What is given to the function goes before the settings.
+      # An argument of the function takes precedence over the settings.
       overrides.setdefault("interpolation", settings.transfer.interpolation)
       self.loaded = open_checkpoint(
         checkpoint, reads_patches=reads_patches, hold=on_mesh, **overrides
