@@ -209,7 +209,7 @@ def test_a_probe_is_a_function_of_its_own(clip, name, probe, monkeypatch):
   expected = (clip, "photos", {"probe": probe, "seeds": 1})
   assert getattr(vit_jax, name)(clip, "photos", seeds=1) == expected
   assert getattr(clip, name)("photos", seeds=1) == expected
-  with pytest.raises(TypeError, match="multiple values .* 'probe'"):
+  with pytest.raises(TypeError, match="probe is set by this call"):
     getattr(clip, name)("photos", probe="few_shot")
 
 
@@ -220,7 +220,7 @@ def test_texts_may_follow_the_images(clip, name, tmp_path):
   ask = getattr(clip, name)
   assert [*map(repr, ask(photo, TEXTS, top=1))] == [*map(repr, expected)]
   assert [*map(repr, ask(photo, texts=TEXTS, top=1))] == [*map(repr, expected)]
-  with pytest.raises(TypeError, match="texts is given twice|multiple values"):
+  with pytest.raises(TypeError, match="texts is (given twice|set by this)"):
     ask(photo, TEXTS, texts=TEXTS)
 
 

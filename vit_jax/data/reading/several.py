@@ -147,7 +147,8 @@ class SeveralLabels(Labels):
     if unknown.any():
       raise ValueError(
         f"data.label_columns has {names[int(unknown.argmax())]}, and no "
-        f"training row of {path} says whether an image has it: leave it out."
+        f"training row of {path} says whether an image has it: leave it out, "
+        "or set data.empty_cells=absent if an empty cell means that it has not."
       )
 
   def warnings(self, names: Sequence[str], rows: Sequence[Row]) -> list[str]:
