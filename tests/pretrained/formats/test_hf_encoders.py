@@ -209,7 +209,10 @@ def test_an_encoder_of_pre_training_is_read_without_the_norm(
   assert "its features are the mean of the patches" in said
   unread = open_checkpoint(path).unread
   assert len(unread) == 5 * (arrays is masked_beit)
-  for to, why in (("hf", "it has no"), ("timm", "none of timm's models has")):
+  for to, why in (
+    ("hf", "the model has no"),
+    ("timm", "none of timm's models has"),
+  ):
     with pytest.raises(ValueError, match=why):
       convert(path, str(tmp_path / to), to)
 
@@ -368,7 +371,7 @@ MODERN = dict(block="dinov2", hidden_size=24, mlp_size=48, num_layers=1)
     ("google", {}, "google .*: it has no place for layer_scale=1e-05 .--to"),
     ("timm", dict(pooling="token_gap"), "cannot pool both the class token and"),
     ("timm", dict(qkv_bias="qv"), "no place for block_0/msa/query/bias, "),
-    ("timm", dict(layer_norm_epsilon=1e-5), "would become 1e-06 .with --layer"),
+    ("timm", dict(layer_norm_epsilon=1e-5), "would become 1e-06 .--layer"),
     ("timm", dict(layer_scale=None, gelu="exact"), "has these parts together"),
     ("timm", dict(distilled=True, registers=2), "none of timm's models has th"),
     ("timm", dict(block="dinov3", rope_theta=9.0), "rope_theta=9.0 would beco"),
