@@ -109,7 +109,6 @@ def export_checkpoint(
   from vit_jax.runtime.files import replacing
 
   platforms = exporter.platform_names(platforms)
-  exporter.check_platforms(platforms)
   checked("tower", str, tower, choices=TOWERS)
   out, to = _output_file(path, to)
   if to == "onnx" and (platforms != PLATFORMS or param_dtype != DTYPES[0]):

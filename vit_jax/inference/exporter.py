@@ -85,7 +85,6 @@ def export_model(
       "returns, and `vit_jax export` does both."
     )
   platforms = platform_names(platforms)
-  check_platforms(platforms)
   check_bytes(params, param_dtype)
   # JAX arrays, since NumPy arrays would be cast before they are stored.
   stored_params = jax.tree.map(
@@ -212,19 +211,19 @@ def _origin(model: Model) -> Origin:
 
 
 def platform_names(platforms: str | Sequence[str]) -> tuple[str, ...]:
-  """The platforms, which may be a text with commas between them."""
-  names = platforms.split(",") if isinstance(platforms, str) else platforms
-  return tuple(names or ())
+  """The platforms, which may be a text with commas between them.
 
-
-def check_platforms(platforms: Sequence[str]) -> None:
-  """Raises ValueError if a platform is unknown, or no platform is given."""
-  unknown = [name for name in platforms if name not in KNOWN_PLATFORMS]
-  if unknown or not platforms:
+  Raises ValueError if a platform is unknown, or no platform is given.
+  """
+  given = platforms.split(",") if isinstance(platforms, str) else platforms
+  names = tuple(given or ())
+  unknown = [name for name in names if name not in KNOWN_PLATFORMS]
+  if unknown or not names:
     raise ValueError(
-      f"platforms={','.join(platforms)}; give one or more of "
+      f"platforms={','.join(names)}; give one or more of "
       f"{', '.join(KNOWN_PLATFORMS)}."
     )
+  return names
 
 
 def check_bytes(params: Any, param_dtype: str) -> None:

@@ -15,8 +15,8 @@ from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.loaded_first import (
   KnowsItsInputs,
-  check_given_alone,
   check_is_open,
+  images_alone,
 )
 from vit_jax.models.model import Inputs, represent
 from vit_jax.models.parts import OURS
@@ -77,13 +77,7 @@ def features(
   """
   check_is_open(model, "features")
   if isinstance(model, KnowsItsInputs):
-    if images is not None:
-      check_given_alone(
-        "features(loaded, images)",
-        "features(loaded.model, params, images)",
-        params=params,
-      )
-    pictures = params if images is None else images
+    pictures = images_alone("features", params, images)
     if not are_floats(pictures):
       if not norm:
         raise ValueError(

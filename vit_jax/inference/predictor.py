@@ -27,8 +27,8 @@ from vit_jax.inference.text_head import TextHead
 from vit_jax.models import Model
 from vit_jax.models.loaded_first import (
   KnowsItsInputs,
-  check_given_alone,
   check_is_open,
+  images_alone,
 )
 from vit_jax.runtime import hints, shown
 from vit_jax.runtime.aliases import aliases
@@ -334,14 +334,14 @@ def predict_images(
   """
   check_is_open(model, "predict_images")
   if isinstance(model, KnowsItsInputs):
-    check_given_alone(
-      "predict_images(loaded, images)",
-      "predict_images(loaded.model, params, images, preprocessing=...)",
-      params=None if images is None else params,
+    pictures = images_alone(
+      "predict_images",
+      params,
+      images,
+      ", preprocessing=...",
       preprocessing=preprocessing,
       loss=loss,
     )
-    pictures = params if images is None else images
     return model.predict(pictures, top=top, batch_size=batch_size)
   if images is None or preprocessing is None:
     missing = "images are" if images is None else "preprocessing is"

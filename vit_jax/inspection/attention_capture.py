@@ -17,8 +17,8 @@ from vit_jax.models import BaseVit, Model
 from vit_jax.models.grid import grid_of
 from vit_jax.models.loaded_first import (
   KnowsItsInputs,
-  check_given_alone,
   check_is_open,
+  images_alone,
 )
 from vit_jax.models.model import Inputs
 from vit_jax.models.parts import OURS, unstack
@@ -147,13 +147,7 @@ def attention_weights(
   """
   check_is_open(model, "attention_weights")
   if isinstance(model, KnowsItsInputs):
-    if images is not None:
-      check_given_alone(
-        "attention_weights(loaded, images)",
-        "attention_weights(loaded.model, params, images)",
-        params=params,
-      )
-    pictures = params if images is None else images
+    pictures = images_alone("attention_weights", params, images)
     if not are_floats(pictures):
       pictures = model.preprocess(pictures)
     network, weights = model

@@ -51,6 +51,30 @@ def check_given_alone(example: str, own: str, **given: Any) -> None:
     )
 
 
+def images_alone(
+  function: str, params: Any, images: Any, more: str = "", **given: Any
+) -> Any:
+  """The images given with a loaded model; they may stand in place of `params`.
+
+  Raises ValueError if parameters or other values are given beside them.
+
+  Args:
+    function: The name of the function that takes them.
+    params: Its second argument.
+    images: Its third argument, or None.
+    more: The end of the arguments of a call with the model alone.
+    **given: The values that a loaded model has itself; None was not given.
+  """
+  in_place = images is None
+  check_given_alone(
+    f"{function}(loaded, images)",
+    f"{function}(loaded.model, params, images{more})",
+    params=None if in_place else params,
+    **given,
+  )
+  return params if in_place else images
+
+
 def takes_loaded(function: Function) -> Function:
   """Lets `function(model, params, ...)` take `loaded` in place of both."""
 

@@ -50,11 +50,14 @@ class Similar(NamedTuple):
   cosine: float
 
   @property
+  def file(self) -> str:
+    """The file of the image; "" for an image in memory."""
+    return str(self.image) if isinstance(self.image, str | os.PathLike) else ""
+
+  @property
   def text(self) -> str:
     """The cosine, and the file if there is one."""
-    is_file = isinstance(self.image, str | os.PathLike)
-    name = self.image if is_file else "an image in memory"
-    return f"{self.cosine:.3f}  {name}"
+    return f"{self.cosine:.3f}  {self.file or 'an image in memory'}"
 
 
 class SimilarImages(list[Similar]):
@@ -66,15 +69,7 @@ class SimilarImages(list[Similar]):
 
   def _repr_html_(self) -> str:
     """The same beside small pictures of the files, for a notebook."""
-    return shown.pictures(
-      [
-        (
-          str(one.image) if isinstance(one.image, str | os.PathLike) else "",
-          one.text,
-        )
-        for one in self
-      ]
-    )
+    return shown.pictures([(one.file, one.text) for one in self])
 
 
 class LabelledFeatures(NamedTuple):
