@@ -17,7 +17,11 @@ from vit_jax.data.decoding.decode import decode_image
 from vit_jax.data.decoding.pillow import brightest, leaves_out_bands
 from vit_jax.data.example import UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
-from vit_jax.data.reading.sources import channel_warnings, open_splits
+from vit_jax.data.reading.sources import (
+  channel_warnings,
+  looked_at,
+  open_splits,
+)
 from vit_jax.data.settings import (
   DataSettings,
   EvalTransformSettings,
@@ -229,11 +233,12 @@ def test_a_line_says_that_pictures_get_alpha(tmp_path, capsys):
   settings = DataSettings(root=str(tmp_path), labels=False)
   pictures = open_splits(settings).train
   plain = half_normalised((), 4)
-  (line,) = channel_warnings(pictures, plain.spec)
+  (line,) = channel_warnings(looked_at(pictures), plain.spec)
   assert line.startswith("2 of 3 images looked at have no alpha")
-  assert channel_warnings(pictures, ImageSpec(3)) == []
+  assert channel_warnings(looked_at(pictures), ImageSpec(3)) == []
   named = half_normalised(("red", "green", "blue", "nir"))
-  assert channel_warnings(pictures, named.spec) == []  # They are refused.
+  # Pictures of other bands are refused.
+  assert channel_warnings(looked_at(pictures), named.spec) == []
   pixels = read_images(plain, tmp_path / "train")
   assert pixels.shape == (3, *SIZE, 4)
   assert "it is 255 for them" in "".join(capsys.readouterr())
@@ -335,7 +340,7 @@ def test_a_line_says_that_bands_are_left_out(name, channels, tmp_path, capsys):
   settings = DataSettings(root=str(tmp_path), labels=False)
   pictures = open_splits(settings).train
   plain = half_normalised((), channels)
-  lines = channel_warnings(pictures, plain.spec)
+  lines = channel_warnings(looked_at(pictures), plain.spec)
   said_once.clear()
   assert read_images(plain, tmp_path / "train").shape[3] == channels
   read_images(plain, tmp_path / "val")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.numbered import Numbered
-from vit_jax.data.example import BalancedClasses
+from vit_jax.data.example import BalancedClasses, evenly_spread
 
 
 class Labelled(Numbered):
@@ -52,3 +52,16 @@ def test_classes_are_shown_equally_often(counts):
 def test_classes_that_cannot_be_shown_so_are_refused(source, message):
   with pytest.raises(ValueError, match=f"^data.sampling='classes' .*{message}"):
     BalancedClasses(source)
+
+
+@pytest.mark.parametrize("count, length", [(8, 5), (5, 5), (8, 100), (3, 4)])
+def test_a_few_of_many_are_evenly_spread(count, length):
+  few = evenly_spread(count, length)
+  assert len(few) == min(count, length)
+  assert few[0] == 0 and few[-1] == length - 1
+  steps = np.diff(few)
+  assert steps.min() >= 1 and steps.max() - steps.min() <= 1
+
+
+def test_of_nothing_there_are_no_few():
+  assert evenly_spread(8, 0) == []

@@ -93,6 +93,16 @@ class Source(Protocol):
       raise hints.attribute_error(self, name, "source", who)
 
 
+def evenly_spread(count: int, length: int) -> list[int]:
+  """The indices of at most `count` of `length` items, evenly spread.
+
+  They are in order and each occurs once, the first and the last item among them
+  if `count` is at least 2.
+  """
+  spread = np.linspace(0, length - 1, min(count, length))
+  return spread.round().astype(int).tolist()
+
+
 def refuse_text(index: object) -> None:
   """Raises TypeError if a split is indexed by a text instead of a number."""
   if isinstance(index, str):

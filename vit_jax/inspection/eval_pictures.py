@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.data.example import Source, UnreadableImageError, evenly_spread
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.transforming.patches import pictures
 from vit_jax.inference.predictor import make_predict_step
@@ -156,10 +156,8 @@ def chosen_rows(
   The arrays of a row are those that the evaluation's transform makes.
   """
   transform = preprocessing.transform()
-  count = min(count, len(source))
-  places = np.linspace(0, len(source) - 1, count).round().astype(int)
   examples = []
-  for index in places.tolist():
+  for index in evenly_spread(count, len(source)):
     with contextlib.suppress(UnreadableImageError):
       example = source[index]
       examples.append((index, transform.row(example), example["label"]))

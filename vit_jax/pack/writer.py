@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
 
-from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.data.example import Source, UnreadableImageError, evenly_spread
 from vit_jax.data.reading.class_lists import SUMS, check_names
 from vit_jax.data.reading.tables import without_advice
 from vit_jax.pack import notes, shards
@@ -119,8 +119,8 @@ def _plan(
 
 def _sample(source: Source) -> list[Any]:
   """A few examples, evenly spread; those that cannot be read are left out."""
-  indices = np.linspace(0, len(source) - 1, _SAMPLE_SIZE).astype(int)
-  return [*shards.examples(source, np.unique(indices), [])]
+  indices = np.array(evenly_spread(_SAMPLE_SIZE, len(source)))
+  return [*shards.examples(source, indices, [])]
 
 
 def _number_of_shards(

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from vit_jax.data.batching.batches import TrainBatches
 from vit_jax.data.decoding.decode import image_size
-from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.data.example import Source, UnreadableImageError, evenly_spread
 from vit_jax.data.reading.sources import check_same_classes, open_source
 from vit_jax.data.transforming.patches import pictures
 from vit_jax.inspection.photograph import Photograph
@@ -89,12 +89,11 @@ def look_at(run: SavedRun) -> Dataset:
 
 def _sizes(source: Source) -> Sizes:
   """Sizes of readable files; only their headers are decoded."""
-  count = min(_SIZED, len(source))
   sides, weights = [], []
-  for index in np.linspace(0, len(source) - 1, count).round().astype(int):
+  for index in evenly_spread(_SIZED, len(source)):
     # A file that cannot be read has no size to show here.
     with contextlib.suppress(UnreadableImageError, OSError, ValueError):
-      encoded = source[int(index)]["image"]
+      encoded = source[index]["image"]
       height, width = image_size(encoded)
       sides.append((width, height))
       weights.append(len(encoded))

@@ -19,6 +19,7 @@ from vit_jax.data.reading.places import place_of
 from vit_jax.data.reading.sources import (
   channel_warnings,
   check_same_classes,
+  looked_at,
   open_source,
   open_whole,
 )
@@ -140,7 +141,7 @@ def open_saved_run(
   notes = []
   if folder is None and root is not None:
     notes += _notes_on_images(workdir, loaded, data, source)
-  notes += channel_warnings(source, loaded.preprocessing.spec)
+  notes += channel_warnings(looked_at(source), loaded.preprocessing.spec)
   if folder is not None and fitted.labels.are_classes:
     notes += _notes_on_classes(source)
   _check_class_names(names, source, fitted.labels, data, is_own=folder is None)

@@ -8,11 +8,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from vit_jax.data.batch import label_spec
 from vit_jax.data.batching.batches import read
-from vit_jax.data.example import Source, UnreadableImageError
+from vit_jax.data.example import Source, UnreadableImageError, evenly_spread
 from vit_jax.data.reading.captions import Captions, no_captions
 from vit_jax.data.reading.cells import Row
 from vit_jax.data.reading.sources import open_source
@@ -197,9 +195,7 @@ def captions_of(settings: Settings) -> Iterable[str]:
 
 def _captions_of_records(source: Source) -> Iterator[str]:
   """The captions of records evenly spread over a source, as they are read."""
-  count = min(len(source), _MOST)
-  indices = np.linspace(0, len(source) - 1, count).round().astype(int)
-  for example in read(source, indices.tolist()):
+  for example in read(source, evenly_spread(_MOST, len(source))):
     if not isinstance(example, UnreadableImageError):
       yield from example["label"]
 

@@ -4,8 +4,6 @@ import contextlib
 import os
 from typing import Any, Literal, cast
 
-import numpy as np
-
 from vit_jax.data.batch import ImageTransform, Transform, label_spec
 from vit_jax.data.batching.loader import make_loader
 from vit_jax.data.batching.opened import SPLITS, OpenData, OpenedSplit
@@ -16,6 +14,7 @@ from vit_jax.data.example import (
   Source,
   UnreadableImageError,
   Window,
+  evenly_spread,
   sides,
 )
 from vit_jax.data.reading.labels import SINGLE
@@ -257,9 +256,8 @@ def _own_size(source: Source) -> tuple[int, int] | None:
   """
   if not len(source):
     return None
-  indices = np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int).tolist()
   sizes: set[tuple[int, int]] = set()
-  for index in indices:
+  for index in evenly_spread(_LOOKED_AT, len(source)):
     with contextlib.suppress(UnreadableImageError):
       sizes.add(decoded_size(source[index]["image"]))
   if len(sizes) != 1:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
-from vit_jax.data.example import NoTestSplitError
+from vit_jax.data.example import NoTestSplitError, evenly_spread
 from vit_jax.data.reading import folders, layouts
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.holdout import Holdout
@@ -233,8 +233,8 @@ class ImageFolder(ImageFiles):
   def warnings(self) -> list[str]:
     """The warnings of `ImageFiles`, and those about folders' names."""
     lines = [*super().warnings(), *self.layout.notes]
-    places = np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int))
-    some = [self._file(place) for place in places.tolist()]
+    places = evenly_spread(_LOOKED_AT, len(self))
+    some = [self._file(place) for place in places]
     if masks := files_named_as_masks(self._folder, some):
       lines.append(
         f"{len(masks):,} of {len(some):,} images looked at are named like "

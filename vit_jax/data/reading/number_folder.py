@@ -181,6 +181,7 @@ class NumberFolder(PairedFolder):
     Files that cannot be read are left out, as training may skip them. Raises
     UnreadableImageError if none can be read.
     """
+    # Rounded down, as in runs of earlier versions: their statistics must stay.
     count = min(LOOKED_AT, len(self._pairs))
     places = np.linspace(0, len(self._pairs) - 1, count).astype(int)
     unreadable = None

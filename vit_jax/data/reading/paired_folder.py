@@ -17,6 +17,7 @@ from vit_jax.data.example import (
   NoTestSplitError,
   Source,
   UnreadableImageError,
+  evenly_spread,
   refuse_text,
 )
 from vit_jax.data.reading import folders
@@ -198,12 +199,11 @@ def _choose_split(
 
 def _rotation_lines(images: Sequence[bytes], plural: str) -> list[str]:
   """A line on images that Exif turns without a change of their size."""
-  places = np.linspace(0, len(images) - 1, min(_LOOKED_AT, len(images)))
+  places = evenly_spread(_LOOKED_AT, len(images))
   turned = []
-  for place in places.astype(int).tolist():
-    with contextlib.suppress(
-      Exception
-    ):  # Decoding the image reports the error.
+  for place in places:
+    # Decoding the image reports the error.
+    with contextlib.suppress(Exception):
       with Image.open(io.BytesIO(read_file(images[place]))) as image:
         orientation = of_picture(image)
         if orientation in (2, 3, 4) or (

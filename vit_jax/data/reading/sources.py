@@ -18,6 +18,7 @@ from vit_jax.data.example import (
   ImageSpec,
   Source,
   UnreadableImageError,
+  evenly_spread,
   refuse_text,
 )
 from vit_jax.data.reading.labels import SINGLE, Labels
@@ -55,37 +56,50 @@ class Splits:
     Images of 16 bits may be dark unless a window is set; the other lines are
     those of `channel_warnings`.
     """
-    dark = exposure_warnings(self.train, spec) if spec.window is None else []
-    return [*self.warnings, *dark, *channel_warnings(self.train, spec)]
+    images = looked_at(self.train)
+    dark = exposure_warnings(images, spec) if spec.window is None else []
+    return [*self.warnings, *dark, *channel_warnings(images, spec)]
 
 
-def exposure_warnings(source: Source, spec: ImageSpec) -> list[str]:
+def looked_at(source: Source) -> list[bytes]:
+  """A few files, evenly spread over a source, for the warnings below.
+
+  Those that cannot be read are left out.
+  """
+  files = []
+  for index in evenly_spread(_LOOKED_AT, len(source)):
+    with contextlib.suppress(UnreadableImageError):
+      files.append(source[index]["image"])
+  return files
+
+
+def exposure_warnings(images: Sequence[bytes], spec: ImageSpec) -> list[str]:
   """A line if 16-bit images use less than an eighth of their range.
 
-  All bands count that a run of `spec` takes.
+  `images` are some of the files, and all bands count that a run of `spec`
+  takes.
   """
   from vit_jax.data.decoding.pillow import brightest
 
-  indices = _looked_at(source)
   wide = []
-  for index in indices:
+  for encoded in images:
     with contextlib.suppress(UnreadableImageError):
-      value = brightest(source[index]["image"], spec)
+      value = brightest(encoded, spec)
       if value is not None:
         wide.append(value)
   if not wide or max(wide) >= 2**16 / 8:
     return []
   white = 2 ** max(1, int(max(wide)).bit_length()) - 1
   line = (
-    f"{len(wide)} of {len(indices)} images looked at have 16 bits and reach "
+    f"{len(wide)} of {len(images)} images looked at have 16 bits and reach "
     f"{max(wide):,.0f} of 65,535, which is nearly black; set "
     f"--config.normalization.window='(0,{white})'."
   )
   return [line]
 
 
-def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
-  """A line if images have fewer or more bands than a run's channels show.
+def channel_warnings(images: Sequence[bytes], spec: ImageSpec) -> list[str]:
+  """A line if some files have fewer or more bands than channels show.
 
   Opaque images get an alpha of 255 as the last of 2 or 4 channels, and 1 or 3
   channels leave out the bands of a TIFF file beyond its colours and alpha.
@@ -94,14 +108,12 @@ def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
 
   if spec.channels > 4:
     return []
-  indices = _looked_at(source)
   opaque = more = 0
-  for index in indices:
+  for encoded in images:
     with contextlib.suppress(UnreadableImageError):
-      encoded = source[index]["image"]
       opaque += gets_alpha(encoded, spec)
       more += leaves_out_bands(encoded, spec)
-  seen = f"{opaque or more} of {len(indices)} images looked at have"
+  seen = f"{opaque or more} of {len(images)} images looked at have"
   line = ""
   if opaque:
     line = (
@@ -116,12 +128,6 @@ def channel_warnings(source: Source, spec: ImageSpec) -> list[str]:
       "reads all."
     )
   return [line] if line else []
-
-
-def _looked_at(source: Source) -> list[int]:
-  """The indices of a few examples, spread over a source."""
-  spread = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT))
-  return np.unique(spread.astype(int)).tolist()
 
 
 def open_splits(settings: DataSettings, labels: Labels | None = None) -> Splits:

@@ -21,6 +21,7 @@ from vit_jax.data.example import (
   ImageSpec,
   Source,
   UnreadableImageError,
+  evenly_spread,
 )
 from vit_jax.data.transforming.augment import random_box
 from vit_jax.data.transforming.transforms import resize_fast
@@ -101,10 +102,8 @@ class MultiCrop:
   def about(self, source: Source) -> str:
     """A line if some of a few images are smaller than a large crop, else ""."""
     height, width = self.size
-    last = len(source) - 1
-    places = {round(x) for x in np.linspace(0, last, _LOOKED_AT)}
     shapes = []
-    for place in sorted(places):
+    for place in evenly_spread(_LOOKED_AT, len(source)):
       with contextlib.suppress(UnreadableImageError):
         image = decode_image(source[place]["image"], self.image_spec)
         shapes.append(image.shape)

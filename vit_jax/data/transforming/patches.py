@@ -11,7 +11,12 @@ from jaxtyping import UInt8
 
 from vit_jax.data.batch import SIZE, ArraySpec, ImageTransform, Spec
 from vit_jax.data.decoding.decode import image_size
-from vit_jax.data.example import Example, Source, UnreadableImageError
+from vit_jax.data.example import (
+  Example,
+  Source,
+  UnreadableImageError,
+  evenly_spread,
+)
 from vit_jax.data.transforming.sizes import AnySize, Shape
 
 _MEASURED = 256  # Images whose sizes tell the share of padding.
@@ -106,10 +111,8 @@ def some_shapes(source: Source) -> list[Shape]:
   The headers of up to 256 files are read; files that cannot be read are left
   out.
   """
-  count = min(_MEASURED, len(source))
-  places = np.linspace(0, len(source) - 1, count).round().astype(int)
   shapes = []
-  for index in places.tolist():
+  for index in evenly_spread(_MEASURED, len(source)):
     # A file that cannot be read has no patches either.
     with contextlib.suppress(UnreadableImageError, OSError):
       shapes.append(image_size(source[index]["image"]))

@@ -20,6 +20,7 @@ from vit_jax.data.example import (
   ImageSpec,
   Source,
   UnreadableImageError,
+  evenly_spread,
 )
 from vit_jax.data.transforming.transforms import PlacedTransform, Places
 from vit_jax.runtime.printable import counted, printable
@@ -77,11 +78,9 @@ class SomeBands(PlacedTransform):
 
   def about(self, source: Source) -> str:
     """A line if some of a few images lack bands, else ""."""
-    count = min(_LOOKED_AT, len(source))
-    places = np.linspace(0, len(source) - 1, count).round().astype(int)
     lacks: Counter[str] = Counter()
     seen = 0
-    for index in places.tolist():
+    for index in evenly_spread(_LOOKED_AT, len(source)):
       with contextlib.suppress(UnreadableImageError):
         bands = file_bands(source[index]["image"], len(self.names))
         found = places_of_bands(bands, self.names)

@@ -13,6 +13,7 @@ from vit_jax.data.reading.sources import (
   channel_warnings,
   check_classes,
   check_same_classes,
+  looked_at,
   open_source,
 )
 from vit_jax.inference.features import features
@@ -285,7 +286,8 @@ class _Opened:
     for line in self.loaded.notes:
       display.note(line)
     display.header([("model", self.name), *rows])
-    for line in channel_warnings(train, self.preprocessing.spec):
+    images = looked_at(train)
+    for line in channel_warnings(images, self.preprocessing.spec):
       display.note(line)
 
   @contextlib.contextmanager

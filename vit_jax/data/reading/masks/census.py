@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from vit_jax.data.example import UnreadableImageError
+from vit_jax.data.example import UnreadableImageError, evenly_spread
 from vit_jax.data.reading.masks.classes import Classes
 from vit_jax.data.reading.masks.files import (
   MOST_NUMBER,
@@ -159,8 +159,7 @@ def _look_at_readable(found: Census, masks: Iterable[bytes]) -> None:
 
 def _evenly_spaced(masks: Sequence[bytes], most: int) -> list[bytes]:
   """At most `most` of the masks, evenly spaced in their order."""
-  places = np.linspace(0, len(masks) - 1, min(most, len(masks)))
-  return [masks[place] for place in places.astype(int).tolist()]
+  return [masks[place] for place in evenly_spread(most, len(masks))]
 
 
 def _size(path: bytes) -> int:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow_datasets as tfds
 from etils import epath
 from tensorflow_datasets.core import dataset_builder, read_only_builder
@@ -18,6 +17,7 @@ from vit_jax.data.example import (
   Example,
   UnreadableImageError,
   check_classes,
+  evenly_spread,
   refuse_text,
 )
 from vit_jax.data.reading.class_lists import check_class_lists
@@ -115,8 +115,7 @@ class TfdsSource:
 
   def warnings(self) -> list[str]:
     """Lines on the labels that are read, and on oddities in a few of them."""
-    few = np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int)
-    few = np.unique(few).tolist()
+    few = evenly_spread(_LOOKED_AT, len(self))
     lines = self._labels.look(self._readable_records(few))
     among = f"among {len(few):,} examples that were looked at, "
     return [*self._labels.lines, *(among + line for line in lines)]
