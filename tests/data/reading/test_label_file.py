@@ -547,8 +547,18 @@ def test_no_patient_is_on_both_sides(folder):
   assert train.class_names == ("0", "1")
   assert [*np.bincount(train.groups)] == [3] * (len(train) // 3)
   count = len(patients_of(held_out))
-  line = f"groups by 'patient': train {10 - count}, held out {count}; none is"
-  assert any(text.startswith(line) for text in train.warnings())
+  start = f"groups by 'patient': train {10 - count}, held out {count}; none is"
+  (line,) = (text for text in train.warnings() if text.startswith(start))
+  assert "intervals" in line and line.endswith("so are too narrow.")
+
+
+def test_groups_of_one_image_make_no_interval_too_narrow(folder):
+  table = scans(folder).splitlines()
+  own = [row.replace(",p", f",p{k}x") for k, row in enumerate(table[1:])]
+  given = settings(folder, "\n".join([table[0], *own]), group_column="patient")
+  warnings = open_source("train", given).warnings()
+  (line,) = (text for text in warnings if text.startswith("groups by"))
+  assert line.endswith("none is in two splits.")
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,8 @@ def _group_lines(
 ) -> list[str]:
   """A line that counts the groups of each split, if there are any.
 
-  Raises ValueError if a group is in two splits.
+  It also says so if intervals of scores are too narrow, since groups have
+  several images. Raises ValueError if a group is in two splits.
   """
   column = settings.group_column
   if column is None:
@@ -397,7 +398,13 @@ def _group_lines(
         )
   counts = collections.Counter(seen.values())
   each = ", ".join(f"{split} {count:,}" for split, count in counts.items())
-  return [f"groups by {column!r}: {each}; none is in two splits."]
+  line = f"groups by {column!r}: {each}; none is in two splits."
+  if sum(map(len, parts.values())) > len(seen):
+    line += (
+      " The intervals of scores count images, as if those of a group were "
+      "independent, and so are too narrow."
+    )
+  return [line]
 
 
 def _move_held_out(
