@@ -118,7 +118,7 @@ def test_few_images_are_too_few_for_every_task(name):
     (RegressionTask, "R2 is NaN: no target differs among these images, so "),
     (
       MultiLabelTask,
-      "mAP is NaN: none of these images is known to have a label",
+      "mAP is NaN: no label is known to be on some of these images",
     ),
     (ClassificationTask, ""),  # A NaN among the answers counts as wrong.
   ],

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from vit_jax.data.example import Source
 from vit_jax.runtime.display import Display, Split
+from vit_jax.runtime.printable import first_of
 from vit_jax.tasks.metrics import Gathered, Measure, gathering
 from vit_jax.tasks.outcome import (
   Example,
@@ -28,6 +29,7 @@ from vit_jax.tasks.outcome import (
 from vit_jax.tasks.task import Task
 
 _ROUNDING = 1e-6  # Equal answers differ by at most this share of the largest.
+_SHOWN = 5  # Names of labels or targets in a line.
 _WORST = 6  # Examples of the highest loss in a report.
 
 
@@ -111,6 +113,19 @@ class OutputsOutcome(Outcome):
     pairs = zip(self.names, values, strict=True)
     finite = {name: float(x) for name, x in pairs if np.isfinite(x)}
     return Split.EVAL.keyed({key: finite})
+
+  def left_out(self, scores: str, of: np.ndarray, why: str) -> list[str]:
+    """A line that names the labels or targets that `mean_of_known` leaves out.
+
+    `of` has the score of each, (K,), `scores` names the means, and `why` says
+    why the others have none. There is no line if all or none have a score.
+    """
+    columns = zip(self.names, of, strict=True)
+    others = [name for name, score in columns if np.isnan(score)]
+    if len(others) in (0, len(of)):
+      return []
+    measured = f"{len(of) - len(others):,} of {len(of):,}"
+    return [f"{scores} of {measured}: {why} ({first_of(others, _SHOWN)})."]
 
   def table(self) -> Table:
     """The scores of each label or target."""

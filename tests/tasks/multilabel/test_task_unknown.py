@@ -158,6 +158,21 @@ def test_balanced_weights_count_what_is_known():
   assert weights == pytest.approx(counts[0] / counts[1])
 
 
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_label_that_all_images_agree_on_is_left_out_of_the_means(value):
+  labels = LABELS.copy()
+  labels[KNOWN[:, 1], 1] = value
+  found, two = outcome(labels), [0, 2]
+  assert np.isnan(found.precisions[1]) and np.isnan(found.areas[1])
+  assert found.scores["map"] == pytest.approx(found.precisions[two].mean())
+  shares = np.nanmean(LABELS[:, two], axis=0)
+  assert found.chance == pytest.approx(shares.mean())
+  (line,) = found.notes
+  assert line.startswith("mAP and AUROC are means of 2 of 3: the other labels")
+  assert line.endswith("known (b).")
+  assert outcome().notes == []
+
+
 def test_an_overview_says_of_how_many_it_is_known():
   cells = SEVERAL.overview(LABELS, NAMES)
   positive, known = (LABELS == 1).sum(axis=0), KNOWN.sum(axis=0)

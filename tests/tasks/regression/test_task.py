@@ -53,6 +53,17 @@ def test_numbers_of_which_one_is_nan_are_infinitely_wrong():
   np.testing.assert_allclose(r2, [1 - 1 / deviation, -np.inf])
 
 
+def test_a_target_that_is_the_same_for_all_images_is_left_out_of_r2():
+  label = np.array([[1.0, 7], [2, 7], [4, 7]])
+  found = np.arange(3), label, label + 0.5, np.zeros(3), 0
+  outcome = RegressionOutcome(RegressionTask(), ("a", "b"), *found)
+  deviation = ((label[:, 0] - label[:, 0].mean()) ** 2).sum()
+  assert outcome.scores["r2"] == pytest.approx(1 - 0.75 / deviation)
+  (line,) = outcome.notes
+  assert line.startswith("R2 is the mean of 1 of 2: the other targets are the")
+  assert line.endswith("(b).")
+
+
 def test_the_headline_tells_each_target_as_their_units_differ():
   label = np.array([[1.0, 50], [2, 70]])
   output = np.array([[1.5, 40], [2, 70]])

@@ -77,8 +77,8 @@ class MultiLabelTask(ClassificationTask):
         "map",
         "mAP",
         by_example=True,
-        undefined="none of these images is known to have a label, so evaluate "
-        "on images that have some",
+        undefined="no label is known to be on some of these images and not on "
+        "others, so evaluate on images that differ",
       ),
       Metric("auroc", "AUROC"),
       Metric("f1", "F1"),
@@ -246,7 +246,10 @@ class MultiLabelOutcome(OutputsOutcome):
 
   @functools.cached_property
   def precisions(self) -> Float[np.ndarray, " K"]:
-    """The average precision of each label; NaN without a positive."""
+    """The average precision of each label.
+
+    It is NaN unless some have the label and some have not.
+    """
     return of_each_label(average_precision, self.label, self.output)
 
   @functools.cached_property
@@ -270,11 +273,23 @@ class MultiLabelOutcome(OutputsOutcome):
   def chance(self) -> float:
     """The mAP of random answers.
 
-    It is the mean share of images that have a label, over labels that occur.
+    It is the mean share of images that have a label, over labels that some
+    have and some have not.
     """
     known = np.maximum(self.known.sum(axis=0), 1)
     shares = (self.label > 0).sum(axis=0) / known
-    return mean_of_known(np.where(shares > 0, shares, np.nan))
+    vary = (shares > 0) & (shares < 1)
+    return mean_of_known(np.where(vary, shares, np.nan))
+
+  @property
+  def notes(self) -> list[str]:
+    """A line on labels that have no scores, which the means leave out."""
+    return self.left_out(
+      "mAP and AUROC are means",
+      self.precisions,
+      "the other labels are on all of these images or on none, as far as is "
+      "known",
+    )
 
   def by_class(self) -> dict[str, Any]:
     precisions = self.each("ap_by_class", self.precisions)
@@ -368,7 +383,7 @@ def average_precision(
   """Sum of precision times the rise of recall, over the distinct scores.
 
   Equal scores count as one; a score of NaN ranks last. The result is NaN
-  without a positive.
+  without a positive or without a negative, where any answer would score 1.
 
   >>> import numpy as np
   >>> from vit_jax.tasks.multilabel.task import average_precision
@@ -376,7 +391,7 @@ def average_precision(
   >>> average_precision(label, np.array([0.9, 0.8, 0.7, 0.1]))  # 1/2 + 2/3 / 2
   0.8333333333333333
   """
-  if not label.sum():
+  if label.sum() in (0, len(label)):
     return float("nan")
   precision, recall = precision_recall(label, score)
   return float((np.diff(recall, prepend=0) * precision).sum())

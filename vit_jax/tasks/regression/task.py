@@ -275,6 +275,13 @@ class RegressionOutcome(OutputsOutcome):
     """The R2 of answering the mean for all images."""
     return 0.0
 
+  @property
+  def notes(self) -> list[str]:
+    """A line on targets without R2, which its mean leaves out."""
+    _, r2 = self.by_target
+    why = "the other targets are the same for all of these images"
+    return self.left_out("R2 is the mean", r2, why)
+
   def by_class(self) -> dict[str, Any]:
     mae, r2 = self.by_target
     return self.each("mae_by_target", mae) | self.each("r2_by_target", r2)
