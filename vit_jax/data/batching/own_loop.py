@@ -1,6 +1,7 @@
 """Opens a split and its batches, for a training loop of your own."""
 
 import contextlib
+import dataclasses
 import os
 from typing import Any, Literal, cast
 
@@ -130,26 +131,23 @@ def open_data(
   Raises:
     ValueError: if an argument is out of range, or as `open_source` does.
   """
-  chosen_split, settings = _split_and_data(split, data)
-  source = _source(chosen_split or "train", settings)
-  image_size, batch_size = _assumed(
-    source, image_size, batch_size, "" if chosen_split else "train"
-  )
-  chosen_split = chosen_split or "train"
+  asked = data if isinstance(data, _Asked) else _asked(split, data)
+  image_size, batch_size = asked.sizes(image_size, batch_size)
+  source = asked.source
   image_spec = ImageSpec(channels, window)
   image_loader = make_loader(
     loader,
-    photographs=settings.photographs,
+    photographs=asked.settings.photographs,
     image_size=image_size,
     process_index=process_index,
     process_count=process_count,
   )
-  is_train = chosen_split == "train"
+  is_train = asked.split == "train"
   kind = TrainTransformSettings if is_train else EvalTransformSettings
   chosen = transform or kind()
   if not isinstance(chosen, kind):
     raise ValueError(
-      f'transform of the split "{chosen_split}" must be {kind.__name__}.'
+      f'transform of the split "{asked.split}" must be {kind.__name__}.'
     )
   if isinstance(chosen, EvalTransformSettings):
     images = make_eval_transform(image_size, chosen, image_spec)
@@ -201,52 +199,82 @@ def load_dataset(
       changes = {name: value for name, value in asked.items() if value}
       return opened.again(**changes, **options)
   given: Any = split, data
-  chosen, settings = _split_and_data(*given)
+  asked = _asked(*given, otherwise="eval")
+  sizes = asked.sizes(image_size, batch_size)
+  known: Any = {"image_size": sizes[0], "batch_size": sizes[1], **options}
+  # A line has said what was assumed.
+  known["data"] = dataclasses.replace(asked, is_assumed=False)
+  opened = open_data(**known)
+  known |= {"split": asked.split, "data": asked.settings}
+  return OpenedSplit(
+    asked.split,
+    opened,
+    batch_size=sizes[1],
+    again=lambda **changes: load_dataset(**{**known, **changes}),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+  """The split of some data that is asked for, opened.
+
+  Attributes:
+    is_assumed: Whether the split was not given.
+  """
+
+  split: Split
+  settings: DataSettings
+  source: Source
+  is_assumed: bool
+
+  def sizes(
+    self, image_size: int | tuple[int, int] | None, batch_size: int | None
+  ) -> tuple[tuple[int, int], int]:
+    """The images' (height, width) and the batch size.
+
+    A line names what was not given, and what is taken for it.
+    """
+    source = self.source
+    assumed = [f'the split "{self.split}"'] if self.is_assumed else []
+    if image_size is None:
+      own = _own_size(source)
+      height, width = image_size = own or (_SIDE, _SIDE)
+      text = f"image_size={height if height == width else image_size}"
+      assumed.append(f"{text}, that of its files" if own else text)
+    if batch_size is None:
+      batch_size = max(1, min(_BATCH, len(source)))
+      assumed.append(f"batch_size={batch_size}")
+    checked("batch_size", int, batch_size, COUNT)
+    if assumed:
+      say_once(
+        f"vit_jax.open_data takes what was not given for {source.name}: "
+        f"{'; '.join(assumed)}. Keywords of these names set others."
+      )
+    if isinstance(image_size, int):
+      image_size = image_size, image_size
+    return image_size, batch_size
+
+
+def _asked(
+  split: Split | Data, data: Split | Data, otherwise: Split | None = None
+) -> _Asked:
+  """Opens the split of some data that is asked for, by default "train".
+
+  The split `otherwise` takes the place of missing test images, which a line
+  says; None raises NoTestSplitError for them.
+  """
+  chosen, settings = _split_and_data(split, data)
   name: Split = chosen or "train"
   try:
     source = _source(name, settings)
   except NoTestSplitError as error:
+    if otherwise is None:
+      raise
     lacks = str(error).partition(":")[0]
-    say_once(f'{lacks}: "eval", the images for evaluation, is opened.')
-    name = "eval"
+    say_once(f'{lacks}: "{otherwise}", the images for evaluation, is opened.')
+    name = otherwise
     source = _source(name, settings)
-  size, rows = _assumed(source, image_size, batch_size, "" if chosen else name)
-  opened = open_data(name, settings, size, rows, **options)
-  known: Any = {"split": name, "data": settings}
-  known |= {"image_size": size, "batch_size": rows, **options}
-  return OpenedSplit(
-    name, opened, rows, lambda **changes: load_dataset(**{**known, **changes})
-  )
-
-
-def _assumed(
-  source: Source,
-  image_size: int | tuple[int, int] | None,
-  batch_size: int | None,
-  split: str,
-) -> tuple[tuple[int, int], int]:
-  """The images' (height, width) and the batch size; a line names assumed ones.
-
-  `split` is the split if it is assumed too, and "" if it was given.
-  """
-  assumed = [f'the split "{split}"'] if split else []
-  if image_size is None:
-    own = _own_size(source)
-    height, width = image_size = own or (_SIDE, _SIDE)
-    text = f"image_size={height if height == width else image_size}"
-    assumed.append(f"{text}, that of its files" if own else text)
-  if batch_size is None:
-    batch_size = max(1, min(_BATCH, len(source)))
-    assumed.append(f"batch_size={batch_size}")
-  checked("batch_size", int, batch_size, COUNT)
-  if assumed:
-    say_once(
-      f"vit_jax.open_data takes what was not given for {source.name}: "
-      f"{'; '.join(assumed)}. Keywords of these names set others."
-    )
-  if isinstance(image_size, int):
-    image_size = image_size, image_size
-  return image_size, batch_size
+  return _Asked(name, settings, source, is_assumed=chosen is None)
 
 
 def _own_size(source: Source) -> tuple[int, int] | None:
