@@ -22,13 +22,13 @@ def get_config(argument: str = "head"):
   c.image_size = None  # Takes the checkpoint's own.
   c.total_epochs = 20.0
   c.batch_size = 16
-  c.train_transform.min_area = 0.3
   c.optimizer.update(kind="adam", peak_lr=1e-3, warmup_epochs=1.0)
   c.optimizer.update(decay="cosine", weight_decay=0.0)
   if argument == "head":  # It learns more from whole scenes than from parts.
     c.train_transform.crop = "resize"
     c.optimizer.freeze_layers = -1
   else:
+    c.train_transform.min_area = 0.3
     c.optimizer.update(peak_lr=1e-4)
   if argument == "lora":
     c.lora.rank = 16

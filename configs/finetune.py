@@ -185,7 +185,7 @@ def _table_4(c, model: str, dataset: str, variant: str):
     if name in VTAB_LABELS and label:
       c.data.update(name=name, tfds_label=label + VTAB_LABELS[name])
     if name in WHOLE_IMAGES:
-      c.train_transform.update(crop="resize", flip=False)
+      c.train_transform.update(crop="resize", flip=False, as_published=False)
   if variant == "table2":
     side = 518 if architecture.endswith("/14") else 512
     c.update(image_size=(side, side), cut_from=None)

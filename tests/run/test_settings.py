@@ -26,6 +26,7 @@ from vit_jax.runtime.settings import (
   replaced,
   to_dict,
   types_of,
+  untuned,
 )
 from vit_jax.tasks.pairs import settings as pair_settings
 
@@ -221,6 +222,9 @@ OTHERS = {
   "self_distillation.crop_sizes": ((8, 4, 0, 1.0),),
   "self_distillation.gram_scale": 2,
   "self_distillation.gram_weight": 1.0,
+  "self_distillation.gram_every_epochs": 2.0,
+  "self_distillation.freeze_last_epochs": 2.0,
+  "self_distillation.temperature_warmup_epochs": 2.0,
   "distill.form": "deit",
   "distill.kind": "hard",
   "eval_per_class": True,
@@ -282,6 +286,83 @@ def test_a_key_says_nothing_without_another(key, needed):
     check_needs(replaced(Settings(), changes))
   assert str(e.value).isprintable()
   assert f"leave {key} out ({key}={default!r} where" in str(e.value)
+
+
+SMALL = {"self_distillation.small_crops": 2, "lejepa.small_crops": 2}
+LARGE = {"self_distillation.small_crops": 0, "lejepa.small_crops": 0}
+CENTER = {"eval_transform.crop": "center"}
+SQUASH = {"eval_transform.crop": "squash"}
+PAD = {"train_transform.crop": "pad"}
+BY_CHANCE = {"train_transform.randaugment_layers": 2}
+SGD, MUON = {"optimizer.kind": "sgd"}, {"optimizer.kind": "muon"}
+CONSTANT = {"optimizer.decay": "constant"}
+HARD = {"distill.kind": "hard"}
+SILOG = {"dense_regression.loss": "silog"}
+SOFTMAX = {"pairs.loss": "softmax"}
+AREA = {"eval_transform.interpolation": "area"}
+UNMASKED = {"self_distillation.patch_weight": 0.0}
+SINKHORN = {"self_distillation.centering": "sinkhorn"}
+# A key that tunes another, a value of it, and changes with which it has no
+# effect and with which it has one.
+TUNING = [
+  ("ema_warmup", False, {}, {"ema_decay": 0.9}),
+  ("train_transform.min_area", 0.3, PAD, {}),
+  ("train_transform.as_published", True, PAD, {}),
+  ("train_transform.as_published", True, PAD, PAD | BY_CHANCE),
+  ("train_transform.pad", 2, {}, PAD),
+  ("train_transform.randaugment_magnitude", 5.0, {}, BY_CHANCE),
+  ("eval_transform.resize_ratio", 1.0, {}, CENTER),
+  ("eval_transform.resize_ratio", 1.0, {}, SQUASH),
+  ("eval_transform.corner", "even", {}, SQUASH),
+  ("eval_transform.longest_ratio", 2.0, SQUASH, CENTER),
+  ("eval_transform.antialias", False, AREA, {}),
+  ("dense_regression.silog_lambda", 1.0, {}, SILOG),
+  ("student.patch_weight", 2.0, {}, {"student.learns": "both"}),
+  ("student.patch_weight", 2.0, {"student.learns": "class"}, {}),
+  ("lejepa.small_size", 32, LARGE, SMALL),
+  ("lejepa.min_area", 0.1, LARGE, SMALL),
+  ("self_distillation.small_size", 32, LARGE, SMALL),
+  ("self_distillation.min_area", 0.1, LARGE, SMALL),
+  ("self_distillation.mask_probability", 1.0, UNMASKED, {}),
+  ("self_distillation.mask_from", 0.2, UNMASKED, {}),
+  ("self_distillation.mask_to", 0.4, UNMASKED, {}),
+  ("self_distillation.center_momentum", 0.8, SINKHORN, {}),
+  ("pairs.bias", -3.0, SOFTMAX, {}),
+  ("pairs.template", "{}", {}, {"pairs.zero_shot": "photos"}),
+  ("distill.temperature", 3.0, HARD, {}),
+  ("optimizer.final_lr", 1e-5, CONSTANT, {"optimizer.decay": "deit"}),
+  ("optimizer.b1", 0.8, SGD, MUON),
+  ("optimizer.b2", 0.8, SGD, {}),
+  ("optimizer.epsilon", 1e-6, SGD, {"optimizer.kind": "lamb"}),
+  ("optimizer.momentum", 0.8, {}, MUON),
+  ("optimizer.momentum", 0.8, {"optimizer.kind": "lamb"}, SGD),
+]
+
+
+def test_all_keys_that_tune_others_are_tried():
+  tuning = {key for key, _ in needs(Settings, how="tunes")}
+  assert tuning == {key for key, *_ in TUNING}
+
+
+@pytest.mark.parametrize("key, value, off, on", TUNING)
+def test_a_key_that_tunes_what_is_off_is_named(key, value, off, on):
+  if key == "student.patch_weight":
+    on = on or {"student.learns": "patches"}
+  assert untuned(replaced(Settings(), off)) == {}
+  found = untuned(replaced(Settings(), off | {key: value}))
+  assert found.keys() == {key}
+  assert found[key].startswith("without ")
+  on_now = untuned(replaced(Settings(), on | {key: value}))
+  assert key not in on_now
+
+
+def test_a_duration_needs_another_key():
+  change = {"self_distillation.freeze_last_steps": 5}
+  with pytest.raises(
+    ValueError,
+    match="freeze_last_steps=5 has no effect without self_dist.*prototypes: ",
+  ):
+    check_needs(replaced(Settings(), change))
 
 
 def test_keys_that_say_something_are_taken():

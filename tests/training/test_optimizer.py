@@ -11,12 +11,13 @@ import optax
 import pytest
 
 from vit_jax.models.parts import ENCODER, Part, Parts, Stack
+from vit_jax.runtime.settings import untuned
 from vit_jax.training.optimizer import (
   make_optimizer,
   make_schedule,
   trainable_filter,
 )
-from vit_jax.training.settings import OptimizerSettings
+from vit_jax.training.settings import DECAYS, OPTIMIZERS, OptimizerSettings
 
 
 @pytest.mark.parametrize("decay", ["cosine", "linear", "constant"])
@@ -76,6 +77,31 @@ def test_adam_with_decoupled_decay_on_kernels_only():
       decay = 0.1 * w if name == "kernel" else 0.0
       w = w - 0.01 * (direction + decay)
     np.testing.assert_allclose(params[layer][name], w, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("key", ["b1", "b2", "epsilon", "momentum"])
+def test_a_key_that_changes_no_step_is_one_that_is_named(kind, key):
+  weights = {"block_0": {"mlp": {"kernel": jnp.ones((2, 3)) / 9}}}
+  weights["head"] = {"bias": jnp.zeros(2)}  # By Adam, where others are by Muon.
+
+  def step(settings):
+    tx = make_optimizer(settings, lambda _: 0.01)
+    return jax.make_jaxpr(tx.update)(weights, tx.init(weights), weights)
+
+  other = OptimizerSettings(kind=kind, **{key: 0.25})
+  changed = str(step(other)) != str(step(OptimizerSettings(kind=kind)))
+  assert changed == (key not in untuned(other))
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+def test_a_final_rate_that_is_not_reached_is_named(decay):
+  other = OptimizerSettings(decay=decay, final_lr=1e-4)
+  rates = [
+    [float(make_schedule(settings, 10)(step)) for step in range(11)]
+    for settings in (other, OptimizerSettings(decay=decay))
+  ]
+  assert (rates[0] != rates[1]) == ("final_lr" not in untuned(other))
 
 
 def test_weight_decay_goes_along_half_a_cosine():

@@ -384,11 +384,13 @@ class TrainTransformSettings(Section):
     0.05,
     "Smallest area of the inception crop, as a fraction of the image's.",
     must=Rule("lie in (0, 1]", lambda x: 0 < x <= 1),
+    tunes="crop=inception",
   )
   as_published: bool = setting(
     False,
     "Draw the inception crop and RandAugment as the published models' code "
     "does, with smaller boxes and its errors in contrast and posterize.",
+    tunes="crop=inception or randaugment_layers",
   )
   resizer: str = setting(
     "fast",
@@ -402,6 +404,7 @@ class TrainTransformSettings(Section):
     4,
     'Number of black pixels that the crop "pad" adds at each edge.',
     must=_PAD,
+    tunes="crop=pad",
   )
   flip: bool = setting(
     True, "Mirror images left to right, each with probability 1/2."
@@ -417,6 +420,7 @@ class TrainTransformSettings(Section):
     must=Rule(
       f"lie between 0 and {MAX_MAGNITUDE}", lambda x: 0 <= x <= MAX_MAGNITUDE
     ),
+    tunes="randaugment_layers",
   )
   randaugment_timm: bool = setting(
     False,
@@ -480,6 +484,7 @@ class EvalTransformSettings(Section):
     'For the crops "center" and "squash", the side that the image is resized '
     "to, divided by the side of the crop.",
     must=checks.RATIO,
+    tunes="crop=center or crop=squash",
   )
   interpolation: str = setting(
     "bilinear",
@@ -489,7 +494,9 @@ class EvalTransformSettings(Section):
     legacy_default="area",
   )
   antialias: bool = setting(
-    True, 'False turns off antialiasing where "bilinear" or "bicubic" shrinks.'
+    True,
+    'False turns off antialiasing where "bilinear" or "bicubic" shrinks.',
+    tunes="interpolation=bilinear or interpolation=bicubic",
   )
   resizer: str = setting(
     "pillow",
@@ -505,6 +512,7 @@ class EvalTransformSettings(Section):
     "How an offset of the crop that ends in half a pixel is rounded: down "
     '("floor"), or to an even number ("even"), as in torchvision.',
     choices=("floor", "even"),
+    tunes="crop=center or crop=squash",
   )
 
   longest_ratio: float | None = setting(
@@ -513,6 +521,7 @@ class EvalTransformSettings(Section):
     "resizing, divided by the side of the crop; what the crop then lacks is "
     "black.",
     must=checks.RATIO,
+    tunes="crop=center",
   )
 
 

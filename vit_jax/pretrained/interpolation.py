@@ -10,6 +10,13 @@ import numpy as np
 from vit_jax.models.grid import Grid
 from vit_jax.models.interpolation import bicubic_weights
 
+_TABLES = ("E_pos", "X_pos", "Y_pos")
+
+
+def is_position_table(path: str) -> bool:
+  """Whether a parameter is a table of positions that can be interpolated."""
+  return path.rsplit("/", 1)[-1] in _TABLES
+
 
 def resized(
   path: str, array: np.ndarray, old: Grid, new: Grid, method: str = "linear"
@@ -33,13 +40,13 @@ def resized(
       caller has to check that it is one of these.
   """
   leaf = path.rsplit("/", 1)[-1]
-  if old == new or leaf not in ("E_pos", "X_pos", "Y_pos", "R"):
-    return array
-  if leaf == "R":
+  if old != new and leaf == "R":
     raise ValueError(
       "relative positions cannot be resized: use the model at the image size "
       "it was trained with."
     )
+  if old == new or leaf not in _TABLES:
+    return array
   sizes = zip(old, new, strict=True)
   rows, columns = (_matrix(*pair, method) for pair in sizes)
   if leaf == "X_pos":

@@ -14,11 +14,11 @@ from flax import traverse_util
 from vit_jax.data.preprocessing import COLOURS, band_places
 from vit_jax.models import Model, from_fields, to_fields
 from vit_jax.models.channels import E_CHANNEL
-from vit_jax.models.grid import grid_of, param_shapes
+from vit_jax.models.grid import Grid, grid_of, param_shapes
 from vit_jax.models.loaded_first import takes_loaded
 from vit_jax.models.parts import Parts
 from vit_jax.models.variants import ADAPTED
-from vit_jax.pretrained.interpolation import resized
+from vit_jax.pretrained.interpolation import is_position_table, resized
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import hints
 from vit_jax.runtime.checks import NOT_NEGATIVE, checked
@@ -187,12 +187,8 @@ def leaves(
   or the vectors of channels, are adapted to other channels. Raises ValueError
   if a parameter does not fit or is missing.
   """
-  grid = grid_of(model, image_size)
-  old_size = loaded.preprocessing.size
-  old_image_grid = grid_of(loaded.model, old_size) if old_size else grid
-  old_grid = loaded.model.position_grid or old_image_grid
-  new_grid = model.position_grid or grid
-  missing = param_shapes(model, grid, channels)
+  old_grid, new_grid = _position_grids(loaded, model, image_size)
+  missing = param_shapes(model, grid_of(model, image_size), channels)
   parts = Parts.of(model, missing)
   old_channels = loaded.preprocessing.channels
   old_bands = loaded.preprocessing.bands
@@ -237,6 +233,29 @@ def leaves(
       f"{loaded.origin.source} has no {', '.join([*missing][:3])}, which the "
       "model needs: do not set the fields of config.model that differ."
     )
+
+
+def resizes_positions(
+  loaded: Loaded, model: Model, image_size: tuple[int, int]
+) -> bool:
+  """Whether `leaves` interpolates positions for images of this size.
+
+  A model that has a `position_grid` keeps its table, and interpolates it
+  itself for each image.
+  """
+  old, new = _position_grids(loaded, model, image_size)
+  return old != new and any(map(is_position_table, loaded.shapes))
+
+
+def _position_grids(
+  loaded: Loaded, model: Model, image_size: tuple[int, int]
+) -> tuple[Grid, Grid]:
+  """The grids of the positions of the checkpoint and of the new model."""
+  grid = grid_of(model, image_size)
+  old_size = loaded.preprocessing.size
+  old_image_grid = grid_of(loaded.model, old_size) if old_size else grid
+  old_grid = loaded.model.position_grid or old_image_grid
+  return old_grid, model.position_grid or grid
 
 
 def _vectors_by_name(

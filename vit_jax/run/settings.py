@@ -258,6 +258,7 @@ class _Leading(Section):
     "Average over the last tenth of the steps so far, for as long as that is "
     "shorter than the window of `ema_decay`.",
     legacy_default=False,
+    tunes="ema_decay",
   )
   eval_per_class: bool = setting(
     False,

@@ -1,7 +1,8 @@
 """Writes the first and the last lines of a run, and the table of layers."""
 
+import itertools
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,8 +17,10 @@ from vit_jax.models.partitioning import for_tpu
 from vit_jax.models.paths import within
 from vit_jax.models.variants import describe
 from vit_jax.run import fastest
+from vit_jax.run.no_effect import keys_without_effect
 from vit_jax.run.plan import Plan, make_plan
 from vit_jax.run.settings import Settings
+from vit_jax.run.trained import adapted_kernels, trained_filter
 from vit_jax.runtime import hints
 from vit_jax.runtime.display import (
   Display,
@@ -31,7 +34,6 @@ from vit_jax.runtime.printable import counted
 from vit_jax.tasks import intervals
 from vit_jax.tasks.choose import is_own
 from vit_jax.tasks.scores import MOST_CHANGED, PROBES
-from vit_jax.training.optimizer import trainable_filter
 from vit_jax.training.step import share_of_start
 
 COLUMNS = ("layer", "input", "output", "parameters", "trained")
@@ -88,6 +90,9 @@ def header(
   if not plan.lengths.save_every:
     text = "none, so no weights will be left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
+  if is_new:
+    names = itertools.chain(["no effect"], itertools.repeat(""))
+    rows += zip(names, keys_without_effect(plan), strict=False)
   return rows
 
 
@@ -298,7 +303,7 @@ def _count_trained(plan: Plan) -> int:
   frozen = plan.task.is_frozen
   trained = {path: x for path, x in params.items() if not frozen(path)}
   if not plan.settings.lora.rank:
-    is_trained = _trained_filter(plan, params)
+    is_trained = trained_filter(plan, params)
     trained = {path: x for path, x in trained.items() if is_trained(path)}
   return sum(x.size for x in trained.values())
 
@@ -308,21 +313,11 @@ def _lora(plan: Plan) -> str:
   settings = plan.settings.lora
   base = plan.extras.sources["base"]
   shapes = flatten_dict(plan.param_shapes, sep="/")
-  kernels = _adapted_kernels(plan, shapes)
+  kernels = adapted_kernels(plan, shapes)
   return (
     f"rank {settings.rank}, alpha {settings.alpha:g}, on {len(kernels)} "
     f"kernels of {base['source']}; every use of this run needs these weights"
   )
-
-
-def _adapted_kernels(plan: Plan, shapes: Mapping[str, Any]) -> list[str]:
-  """The paths of the kernels that products of LoRA's matrices are added to.
-
-  `shapes` has the shapes of all parameters by path.
-  """
-  from vit_jax.training import lora
-
-  return lora.chosen_kernels(plan.settings.lora, shapes, plan.parts)
 
 
 def _unseen_bands(plan: Plan) -> str:
@@ -339,7 +334,7 @@ def _unseen_bands(plan: Plan) -> str:
   advice = "--config.optimizer.freeze_layers=0 trains all layers"
   if with_lora:
     shapes = flatten_dict(plan.param_shapes, sep="/")
-    if any(map(plan.parts.reads_pixels, _adapted_kernels(plan, shapes))):
+    if any(map(plan.parts.reads_pixels, adapted_kernels(plan, shapes))):
       return ""
     advice = "--config.lora.kernels='(msa|mlp|patches)/' adapts it as well"
   return (
@@ -551,7 +546,7 @@ def layer_rows(plan: Plan) -> list[list[str]]:
   stored: dict[str, Any] = flatten_dict(plan.param_shapes, sep="/")
   sizes = {path: shape.size for path, shape in stored.items()}
   alone = [path for path in sizes if "/" not in path]
-  trained = _trained_filter(plan, stored)
+  trained = trained_filter(plan, stored)
   rows = []
   for path in (*alone, *calls):
     paths_below = [p for p in sizes if within(p, path)]
@@ -562,24 +557,6 @@ def layer_rows(plan: Plan) -> list[list[str]]:
     rows.append([path, *shapes, f"{count:,}", share if paths_below else ""])
   rows.append(["all", "", "", f"{sum(sizes.values()):,}", ""])
   return rows
-
-
-def _trained_filter(
-  plan: Plan, shapes: Mapping[str, Any]
-) -> Callable[[str], bool]:
-  """A function that tells whether the parameter at a path is trained.
-
-  `shapes` has the shapes of all parameters by path.
-  """
-  settings, model, parts = plan.settings, plan.model, plan.parts
-  if settings.lora.rank:
-    adapted = _adapted_kernels(plan, shapes)
-    beside = parts.is_trained_beside_lora
-    return lambda path: path in adapted or beside(path)
-  frozen = settings.optimizer.freeze_layers
-  only = trainable_filter(frozen, parts, model.scan) or (lambda path: True)
-  still = plan.task.is_frozen
-  return lambda path: only(path) and not still(path)
 
 
 def _shapes(arrays: Any) -> str:

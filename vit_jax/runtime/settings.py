@@ -50,6 +50,7 @@ def setting(
   must: Rule | None = None,
   choices: tuple[str, ...] = (),
   needs: str = "",
+  tunes: str = "",
   fits: Callable[[Any], None] | None = None,
   legacy_default: Any = dataclasses.MISSING,
   deprecated: str = "",
@@ -65,6 +66,9 @@ def setting(
     needs: Another key without which this one has no effect: a field of the same
       section, or a dotted key. "key=value" needs that value; " or " separates
       alternatives.
+    tunes: The same, for a key that is taken without the other one: a
+      configuration may have set it before the other was changed. A new run says
+      in a line that it has no effect.
     fits: Raises ValueError if the section does not fit the value of this key.
       It is called with the section, and only if the value is not the default.
     legacy_default: The value for descriptions of older checkpoints, which lack
@@ -76,7 +80,7 @@ def setting(
   if deprecated:
     says = f"{says} Deprecated: {deprecated}"
   metadata: dict[str, Any] = dict(says=says, must=must, choices=choices)
-  metadata |= dict(needs=needs, fits=fits, deprecated=deprecated)
+  metadata |= dict(needs=needs, tunes=tunes, fits=fits, deprecated=deprecated)
   missing = legacy_default is dataclasses.MISSING
   metadata["legacy_default"] = default if missing else legacy_default
   return dataclasses.field(default=default, metadata=metadata)
@@ -236,36 +240,58 @@ def changed(settings: Section) -> dict[str, tuple[Any, Any]]:
 
 
 def needs(
-  cls: type[Section], prefix: str = ""
+  cls: type[Section], prefix: str = "", how: str = "needs"
 ) -> Iterator[tuple[str, list[str]]]:
-  """Yields each dotted key that needs another key, with those that would do."""
+  """Yields each dotted key that needs another key, with those that would do.
+
+  With `how="tunes"`, these are the keys that tune another, as in `setting`.
+  """
   types = types_of(cls)
   for field in dataclasses.fields(cls):
     name = prefix + field.name
     kind = types[field.name]
-    inner = is_section(kind)
-    if inner:
-      yield from needs(kind, f"{name}.")
-    if needed := field.metadata["needs"]:
+    if is_section(kind):
+      yield from needs(kind, f"{name}.", how)
+    if needed := field.metadata.get(how):
       others = []
       for other in needed.split(" or "):
         is_field = other.partition("=")[0] in types  # A field of this section.
         others.append(f"{prefix}{other}" if is_field else other)
-      keys = [f"{name}.{k}" for k in all_keys(kind)] if inner else [name]
-      yield from ((key, others) for key in keys if key not in others)
+      yield from ((k, others) for k in _keys_of(name, kind) if k not in others)
+
+
+def _keys_of(name: str, kind: Any) -> list[str]:
+  """The dotted keys of a field: a duration's units, or those of a section."""
+  if is_section(kind):
+    return [f"{name}.{key}" for key in all_keys(kind)]
+  return [f"{name}_{unit}" for unit in UNITS] if kind is Duration else [name]
 
 
 def check_needs(settings: Section) -> None:
   """Raises ValueError if a key is set without the one that it needs."""
+  for key, others in _lacking(settings, "needs"):
+    value, default = changed(settings)[key]
+    raise ValueError(
+      f"{key}={value!r} has no effect without {others}: set that, or leave "
+      f"{key} out ({key}={default!r} where a configuration sets it)."
+    )
+
+
+def untuned(settings: Section) -> dict[str, str]:
+  """Keys that are set and tune what is off, each with why, as "without ..."."""
+  lacking = _lacking(settings, "tunes")
+  return {key: f"without {others}" for key, others in lacking}
+
+
+def _lacking(settings: Section, how: str) -> Iterator[tuple[str, str]]:
+  """Yields each key that is set without those that it `needs` or `tunes`.
+
+  The other keys are in words.
+  """
   changes = changed(settings)
-  for key, others in needs(type(settings)):
+  for key, others in needs(type(settings), how=how):
     if key in changes and not any(_is_on(settings, other) for other in others):
-      value, default = changes[key]
-      raise ValueError(
-        f"{key}={value!r} has no effect without {' or '.join(others)}: "
-        f"set that, or leave {key} out ({key}={default!r} where a "
-        "configuration sets it)."
-      )
+      yield key, " or ".join(others)
 
 
 def deprecations(settings: Section) -> list[str]:
@@ -288,10 +314,7 @@ def _deprecated(
     if is_section(kind):
       yield from _deprecated(kind, f"{name}.")
     elif advice := field.metadata["deprecated"]:
-      units = [f"{name}_{unit}" for unit in UNITS]
-      yield from (
-        (key, advice) for key in (units if kind is Duration else [name])
-      )
+      yield from ((key, advice) for key in _keys_of(name, kind))
 
 
 def _is_on(settings: Section, other: str) -> bool:

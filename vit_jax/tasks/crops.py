@@ -5,7 +5,10 @@ Their sections have the keys `small_crops`, `small_size`, `area`, `min_area` and
 sections of the configuration ask for their rules.
 """
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
+
+from vit_jax.data.settings import TrainTransformSettings
 
 # Only a run with crops needs this module when it runs.
 if TYPE_CHECKING:
@@ -43,6 +46,19 @@ def multi_crop(
     section=section,
     **more,
   )
+
+
+def unread(section: str) -> dict[str, str]:
+  """The keys of `train_transform` that do not change crops, with the reason.
+
+  `section` is the name of the settings' section.
+  """
+  keys = (field.name for field in dataclasses.fields(TrainTransformSettings))
+  return {
+    f"train_transform.{key}": f"as {section} has crops and colours of its own"
+    for key in keys
+    if key not in ("flip", "repeats")
+  }
 
 
 def large_grid(

@@ -136,6 +136,14 @@ class Task:
     return f"applies to classes, and data.task={self.name!r} has none"
 
   @property
+  def unread(self) -> Mapping[str, str]:
+    """Keys of the configuration that the task takes and does not read.
+
+    Each has the reason, which follows the key and its value in a line.
+    """
+    return {}
+
+  @property
   def trained(self) -> str:
     """Which part of the pretrained model a run trains, in words."""
     return "all layers"

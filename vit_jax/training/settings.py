@@ -11,6 +11,7 @@ DECAYS = ("cosine", "linear", "constant", "deit")
 LOSSES = ("softmax", "sigmoid", "mse")
 TEACHINGS = ("soft", "hard")
 FORMS = ("hinton", "deit")
+_ADAM = "kind=adam or kind=lamb or kind=muon"  # The kinds that have moments.
 _ALPHA = Rule(
   "be 0, which turns it off, or lie between 1e-6 and 1e6",
   lambda x: x == 0 or 1e-6 <= x <= 1e6,
@@ -34,7 +35,10 @@ class OptimizerSettings(Section):
     1e-3, "Learning rate after the warm-up.", must=NOT_NEGATIVE
   )
   final_lr: float = setting(
-    0.0, "Learning rate at the end of the run.", must=NOT_NEGATIVE
+    0.0,
+    "Learning rate at the end of the run.",
+    must=NOT_NEGATIVE,
+    tunes="decay=cosine or decay=linear or decay=deit",
   )
   decay: str = setting(
     "cosine",
@@ -45,16 +49,27 @@ class OptimizerSettings(Section):
   warmup: Duration = setting(
     Duration(), "Time over which the learning rate rises from 0."
   )
-  b1: float = setting(0.9, "Decay rate of Adam's mean gradient.", must=BELOW_1)
+  b1: float = setting(
+    0.9, "Decay rate of Adam's mean gradient.", must=BELOW_1, tunes=_ADAM
+  )
   b2: float = setting(
-    0.999, "Decay rate of Adam's mean squared gradient.", must=BELOW_1
+    0.999,
+    "Decay rate of Adam's mean squared gradient.",
+    must=BELOW_1,
+    tunes=_ADAM,
   )
   epsilon: float = setting(
     1e-8,
     "Epsilon added to the root of Adam's mean squared gradient.",
     must=POSITIVE,
+    tunes=_ADAM,
   )
-  momentum: float = setting(0.9, "Momentum of SGD and Muon.", must=BELOW_1)
+  momentum: float = setting(
+    0.9,
+    "Momentum of SGD and Muon.",
+    must=BELOW_1,
+    tunes="kind=sgd or kind=muon",
+  )
   momentum_correction: bool = setting(
     True,
     "Correct Muon's Nesterov momentum for its start, as Optax does; its "
@@ -155,6 +170,7 @@ class DistillSettings(Section):
     2.0,
     "Temperature that divides both models' logits for soft answers.",
     must=POSITIVE,
+    tunes="kind=soft",
   )
   weight: float = setting(
     0.5,

@@ -1,6 +1,7 @@
 """Crops and resizing against their formulas."""
 
 import dataclasses
+import itertools
 import pickle
 
 import numpy as np
@@ -8,12 +9,26 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from tests.data.pictures import coordinates, encode, noise, png, refuse, rngs
+from tests.data.pictures import (
+  coordinates,
+  encode,
+  noise,
+  png,
+  refuse,
+  rngs,
+  scene,
+)
 from vit_jax.data import ImageSpec, make_eval_transform, make_train_transform
 from vit_jax.data.decoding.decode import decode_image
-from vit_jax.data.settings import EvalTransformSettings, TrainTransformSettings
+from vit_jax.data.settings import (
+  EVAL_CROPS,
+  TRAIN_CROPS,
+  EvalTransformSettings,
+  TrainTransformSettings,
+)
 from vit_jax.data.transforming import augment
 from vit_jax.data.transforming.transforms import UpperLeft, resize, resize_fast
+from vit_jax.runtime.settings import untuned
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 300), (300, 1), (2, 3)])
@@ -107,6 +122,54 @@ def test_the_generator_decides_everything(crop):
   )
   np.testing.assert_array_equal(first, again)
   assert (first != other).any()
+
+
+PUBLISHED, STRONG = {"as_published": True}, {"randaugment_magnitude": 30.0}
+
+
+@pytest.mark.parametrize("crop", TRAIN_CROPS)
+@pytest.mark.parametrize("layers", [0, 2])
+@pytest.mark.parametrize(
+  "key", [PUBLISHED, STRONG, {"min_area": 0.5}, {"pad": 1}]
+)
+def test_a_key_that_changes_no_training_image_is_named(crop, layers, key):
+  settings = TrainTransformSettings(crop=crop, randaugment_layers=layers)
+  other = dataclasses.replace(settings, **key)
+  encoded = png(scene(40, 30))
+  one, two = (
+    [make_train_transform(16, s)(encoded, rng) for rng in rngs(20)]
+    for s in (settings, other)
+  )
+  differ = any(map(np.any, np.not_equal(one, two)))
+  assert differ == (next(iter(key)) not in untuned(other))
+
+
+@pytest.mark.parametrize("crop", EVAL_CROPS)
+@pytest.mark.parametrize("filters", [("bilinear", "bicubic"), ("area", "box")])
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("resize_ratio", 1.5),
+    ("corner", "even"),
+    ("longest_ratio", 1.25),
+    ("antialias", False),
+  ],
+)
+def test_a_key_that_changes_no_evaluated_image_is_named(
+  crop, filters, key, value
+):
+  for filter_name in filters:
+    settings = EvalTransformSettings(crop=crop, interpolation=filter_name)
+    other = dataclasses.replace(settings, **{key: value})
+    sides = itertools.product((38, 41), (60, 63), (13, 15, 21))
+    differ = any(
+      (
+        make_eval_transform(size, settings)(png(scene(height, width)))
+        != make_eval_transform(size, other)(png(scene(height, width)))
+      ).any()
+      for height, width, size in sides
+    )
+    assert differ == (key not in untuned(other))
 
 
 def weights(old, new, support=1.0):

@@ -489,12 +489,6 @@ def test_gradients_are_clipped_by_part_and_last_layers_can_be_held():
       4,
       "mask_from=0.6 is more than mask_to=0.5: swap them",
     ),
-    (
-      {"self_distillation__gram_every_steps": 5},
-      "Ti/4",
-      4,
-      "gram_every has no effect without gram_weight: set gram",
-    ),
   ],
 )
 def test_what_cannot_be_distilled_is_refused(changes, variant, rows, message):

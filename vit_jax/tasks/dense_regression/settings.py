@@ -35,6 +35,7 @@ class DenseRegressionSettings(PatchHeadSettings):
     "How much of an error of an image's overall scale silog ignores: 0 for "
     "none, 1 for all of it.",
     must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
+    tunes="loss=silog",
   )
   unit: str = setting(
     "", 'The unit of the numbers in reports, such as "m"; "" names none.'

@@ -50,6 +50,7 @@ class LeJepaSettings(Section):
     "Side of a small crop in pixels, a multiple of the patch size.",
     must=WIDTH,
     needs="weight",
+    tunes="small_crops",
   )
   area: float = setting(
     0.3,
@@ -63,6 +64,7 @@ class LeJepaSettings(Section):
     "Least share of an image's area that a small crop shows.",
     must=BETWEEN_0_AND_1,
     needs="weight",
+    tunes="small_crops",
     fits=fit_areas,
   )
   colours: bool = setting(

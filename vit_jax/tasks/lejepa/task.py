@@ -12,7 +12,7 @@ from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.data.transforming.multi_crop import MultiCrop
 from vit_jax.runtime.display import Metric, Split
-from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop
+from vit_jax.tasks.crops import check_small_size, large_grid, multi_crop, unread
 from vit_jax.tasks.features import (
   DEVIATION,
   RANK,
@@ -71,6 +71,10 @@ class LeJepaTask(UnlabelledTask):
     ranks_nothing=RANKS_NOTHING,
   )
   refuses = (*UNLABELLED, "eval_pictures", "distill.teacher")
+
+  @property
+  def unread(self) -> dict[str, str]:
+    return unread(self.name)
 
   def adapted(self, model: Any) -> Projected:
     """The encoder with a projector."""

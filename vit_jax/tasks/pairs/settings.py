@@ -71,6 +71,7 @@ class PairsSettings(Section):
     None,
     "Initial bias of the sigmoid loss; None takes that of the pretrained "
     "weights, or else -10.",
+    tunes="loss=sigmoid",
   )
   tokenizer: str | None = setting(
     None,
@@ -96,6 +97,7 @@ class PairsSettings(Section):
     "a photo of a {}.",
     "Text around the names of classes, for zero-shot accuracy.",
     must=_TEMPLATE,
+    tunes="zero_shot",
   )
   best_pairs: int = setting(
     6,

@@ -43,6 +43,15 @@ from vit_jax.training.schedules import RunLength
 
 _PLAIN = PairsSettings()
 _NO_SETUP = TextSetup()
+# Keys that say how a new text tower and its tokenizer are made.
+_OF_NEW_TEXT = (
+  "tokenizer",
+  "vocabulary",
+  "text_length",
+  "text_size",
+  "text_layers",
+  "text_heads",
+)
 MOST_SCALE = 100.0
 """The largest scale of the softmax loss, as in CLIP."""
 
@@ -156,6 +165,19 @@ class PairsTask(Task):
 
   def is_frozen(self, path: str) -> bool:
     return getattr(self.pairs, tower_of(path) or "", "") == "frozen"
+
+  @property
+  def unread(self) -> dict[str, str]:
+    pairs, weights = self.pairs, self.text_setup.weights
+    keys: dict[str, str] = {}
+    if TEXT in weights:
+      why = "as the text tower and its tokenizer are pretrained"
+      keys |= {f"pairs.{name}": why for name in _OF_NEW_TEXT}
+    elif pairs.tokenizer:
+      keys["pairs.vocabulary"] = "as pairs.tokenizer has a vocabulary"
+    if not any(getattr(pairs, tower) == "trained" for tower in weights):
+      keys["pairs.start_lr"] = "as no pretrained tower is trained whole"
+    return keys
 
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, **self.text_setup.facts(self.pairs)}

@@ -99,9 +99,8 @@ class SelfDistillation(Objective):
   def for_run(self, model: Any, length: RunLength) -> "SelfDistillation":
     """The objective of a run.
 
-    Raises ValueError for a batch of one image, if the loss needs more, for
-    crops of several sizes, if the model's positions fit one size alone, and for
-    `gram_every` without Gram anchoring.
+    Raises ValueError for a batch of one image, if the loss needs more, and for
+    crops of several sizes, if the model's positions fit one size alone.
     """
     s = self.settings
     if s.koleo_weight and length.batch_size < 2:
@@ -110,17 +109,11 @@ class SelfDistillation(Objective):
         "batch, so take 2 or more, or self_distillation.koleo_weight=0."
       )
     check_positions(s.small_crops or s.crop_sizes, model)
-    gram_steps = length.steps(s.gram_every)
-    if gram_steps and not s.gram_weight:
-      raise ValueError(
-        "self_distillation.gram_every has no effect without gram_weight: set "
-        "gram_weight, such as 1.0, or leave gram_every out."
-      )
     return dataclasses.replace(
       self,
       total_steps=length.total_steps,
       warmup_steps=length.steps(s.temperature_warmup),
-      gram_steps=gram_steps,
+      gram_steps=length.steps(s.gram_every),
     )
 
   def inputs(self, batch: Mapping[str, Array]) -> Any:

@@ -109,6 +109,7 @@ class SelfDistillationSettings(Section):
     "Side of a small crop in pixels, a multiple of the patch size.",
     must=WIDTH,
     needs="prototypes",
+    tunes="small_crops",
   )
   crop_sizes: tuple[tuple[int, int, int, float], ...] = setting(
     (),
@@ -143,6 +144,7 @@ class SelfDistillationSettings(Section):
     "Least share of an image's area that a small crop shows.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
+    tunes="small_crops",
     fits=fit_areas,
   )
   colours: bool = setting(
@@ -190,18 +192,21 @@ class SelfDistillationSettings(Section):
     Duration(),
     "Time after which the teacher of Gram anchoring is renewed, 10,000 steps "
     "in DINOv3; 0 keeps the first weights.",
+    needs="gram_weight",
   )
   mask_probability: float = setting(
     0.5,
     "Share of the large crops with masked patches.",
     must=Rule("lie in [0, 1]", lambda x: 0 <= x <= 1),
     needs="prototypes",
+    tunes="patch_weight",
   )
   mask_from: float = setting(
     0.1,
     "Least share of the patches to mask in a crop with masked patches.",
     must=BELOW_1,
     needs="prototypes",
+    tunes="patch_weight",
     fits=_fit_masks,
   )
   mask_to: float = setting(
@@ -209,6 +214,7 @@ class SelfDistillationSettings(Section):
     "Largest share of the patches to mask in a crop with masked patches.",
     must=BETWEEN_0_AND_1,
     needs="prototypes",
+    tunes="patch_weight",
     fits=_fit_masks,
   )
   centering: str = setting(
@@ -224,6 +230,7 @@ class SelfDistillationSettings(Section):
     "Decay rate of the running mean of the teacher's logits.",
     must=BELOW_1,
     needs="prototypes",
+    tunes="centering=mean",
     deprecated="leave it out; it is 0.9 in DINO, iBOT and DINOv2.",
   )
   student_temperature: float = setting(
@@ -249,10 +256,12 @@ class SelfDistillationSettings(Section):
     Duration(),
     "Time over which the teacher's temperature rises from first_temperature, "
     "30 of 100 epochs in DINOv2.",
+    needs="prototypes",
   )
   freeze_last: Duration = setting(
     Duration(),
     "Time in which the heads' last layer stays as it is, one epoch in DINOv2.",
+    needs="prototypes",
   )
   clip_norm: float = setting(
     3.0,

@@ -27,6 +27,7 @@ from vit_jax.tasks.crops import (
   check_small_size,
   large_grid,
   multi_crop,
+  unread,
 )
 from vit_jax.tasks.features import (
   DEVIATION,
@@ -122,6 +123,11 @@ class SelfDistillationTask(UnlabelledTask):
         "average of the parameters: set it, such as 0.992."
       )
     return super().configured(sections)
+
+  @property
+  def unread(self) -> dict[str, str]:
+    why = "as the teacher's own decay rises from ema_decay to 1"
+    return {**unread(self.name), "ema_warmup": why}
 
   def adapted(self, model: Any) -> Any:
     """The model with a mask token and the heads of the settings."""

@@ -30,4 +30,5 @@ class StudentSettings(Section):
     "Weight of the patches' loss; that of the class token is 1.",
     must=POSITIVE,
     needs="learns",
+    tunes="learns=both or learns=patches",
   )

@@ -1,0 +1,108 @@
+"""Keys that a run sets and that change nothing in it, with the reason.
+
+Keys that no configuration can mean are refused before, by `check_needs` and the
+task. Those here may come from a configuration of which another key was changed,
+or depend on the weights and the data, so the header of a new run names them.
+"""
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from vit_jax.data.example import sides
+from vit_jax.models.paths import beside
+from vit_jax.run.plan import Plan
+from vit_jax.run.trained import trained_filter
+from vit_jax.runtime.settings import changed, untuned
+
+
+def keys_without_effect(plan: Plan) -> list[str]:
+  """A line for each key that is set and has no effect, with the reason."""
+  changes = changed(plan.settings)
+  reasons = {**untuned(plan.settings), **plan.task.unread}
+  reasons |= {
+    key: reason
+    for key, why in _IN_A_PLAN.items()
+    if key in changes and (reason := why(plan))
+  }
+  return [
+    f"{key}={changes[key][0]!r}, {reason}"
+    for key, reason in reasons.items()
+    if key in changes
+  ]
+
+
+def _no_images_held_out(plan: Plan) -> str:
+  """Why keys that hold images out have no effect; "" if they have one."""
+  given = not sides(plan.source)
+  return "as the images to evaluate on are given" if given else ""
+
+
+def _has_no_masks(plan: Plan) -> str:
+  """Why the meaning of the values of masks has no effect, or ""."""
+  has_masks = plan.task.labels.reader == "mask_folder"
+  return "" if has_masks else "as the labels are no masks"
+
+
+def _no_positions_fitted(plan: Plan) -> str:
+  """Why the interpolation of positions has no effect, or ""."""
+  if plan.start is None:
+    return ""
+  # Imported here, since only runs that start from a checkpoint need it.
+  from vit_jax.pretrained.transfer import resizes_positions
+
+  size = plan.preprocessing.image_size
+  if resizes_positions(plan.start, plan.model, size):
+    return ""
+  return "as no positions of the checkpoint are fitted to another grid"
+
+
+def _no_layer_to_keep(plan: Plan) -> str:
+  """Why `keep_pre_logits` has no effect, or ""."""
+  if plan.start is None:
+    return ""
+  if getattr(plan.start.model, "representation_size", None) is None:
+    return "as the checkpoint has no representation layer"
+  kept = plan.settings.transfer.keep_head
+  return "as transfer.keep_head keeps that layer" if kept else ""
+
+
+def _head_is_given(plan: Plan) -> str:
+  """Why the initial bias of the head has no effect, or ""."""
+  transfer = plan.settings.transfer
+  for name in ("keep_head", "probe_head"):
+    if getattr(transfer, name):
+      return f"as transfer.{name} gives the head its bias"
+  return ""
+
+
+def _trained_paths(plan: Plan) -> list[str]:
+  """The paths of the parameters that are trained."""
+  shapes = flatten_dict(plan.param_shapes, sep="/")
+  return [*filter(trained_filter(plan, shapes), shapes)]
+
+
+def _patches_are_frozen(plan: Plan) -> str:
+  """Why a rate of the patch embedding has no effect, or ""."""
+  kernels = (beside(path, "kernel") for path in _trained_paths(plan))
+  if any(map(plan.parts.reads_pixels, kernels)):
+    return ""
+  return "as the patch embedding is not trained"
+
+
+def _layers_are_frozen(plan: Plan) -> str:
+  """Why rates that fall from layer to layer have no effect, or ""."""
+  depths = map(plan.parts.depth, _trained_paths(plan))
+  return "" if any(map(np.any, depths)) else "as the head alone is trained"
+
+
+# A key, and what says why it has no effect in a plan, or "" if it has one.
+_IN_A_PLAN = {
+  "data.eval_fraction": _no_images_held_out,
+  "data.held_out_by": _no_images_held_out,
+  "data.mask_values": _has_no_masks,
+  "transfer.interpolation": _no_positions_fitted,
+  "transfer.keep_pre_logits": _no_layer_to_keep,
+  "model.head_bias": _head_is_given,
+  "optimizer.patches_lr": _patches_are_frozen,
+  "optimizer.layer_decay": _layers_are_frozen,
+}
