@@ -180,6 +180,7 @@ def test_a_checkpoint_is_a_name_or_a_path(source):
     ("google_vit.npz", {"as_trained": True}, "no decoder. as_trained=True is"),
     ("google_vit.npz", {"image_size": 30}, r"stride of 8 pixels; \(32, 32\)"),
     ("google_vit.npz", {"interpolation": "foo"}, "'foo' is unknown; choose"),
+    ("google_vit.npz", {"interpolation": "linear"}, "and none is given: give"),
     ("google_vit.npz", {"image_size": (48,)}, r"image_size=\(48,\) must be a"),
     ("google_vit.npz", {"scan": True}, "scan=True is a setting for training"),
     ("google_vit.npz", {"image_size": "48"}, "image_size='48' must be a heig"),

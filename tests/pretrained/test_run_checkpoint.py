@@ -71,6 +71,11 @@ def saved_run(tmp_path_factory):
     ({"pooling": "token"}, r"1 missing: x_class \(24,\); 1 wrong shape: pos"),
     ({"num_layers": 2}, "was not trained with num_layers=2: 16 missing: bl"),
     ({"heads": 2}, "Vit has no field heads"),
+    ({"base": "a"}, "base=a is for a run with LoRA, .* leave out base"),
+    (
+      {"base": "a", "as_trained": True},
+      "base=a is for a run with LoRA, .* leave out base",
+    ),
     (
       {"as_trained": True, "mean": 0.5, "gelu": "tanh"},
       "leave out gelu, mean",

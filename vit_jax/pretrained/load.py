@@ -327,10 +327,17 @@ def _with_text(loaded: Loaded, overrides: Mapping[str, Any]) -> Loaded:
 def _open_run(workdir: str, *, base: str | None = None, **options) -> Loaded:
   """Opens a checkpoint of a run; `base` is where the base of its LoRA is now.
 
-  Reading the arrays of a run with LoRA raises ValueError as `open_base` does.
+  If a teacher measures the run, `base` is where that is now, which
+  `run.saved.open_saved_run` reads. Raises ValueError for the `base` of any
+  other run. Reading the arrays of a run with LoRA raises as `open_base` does.
   """
   loaded, added = open_run_checkpoint(workdir, **options)
   if added is None:
+    if base is not None and not _is_measured_by_teacher(loaded, **options):
+      raise ValueError(
+        f"base={base} is for a run with LoRA, or one that learns a teacher's "
+        f"features, and {workdir} holds all of its weights: leave out base."
+      )
     return loaded
 
   def read() -> Leaves:
@@ -339,6 +346,14 @@ def _open_run(workdir: str, *, base: str | None = None, **options) -> Loaded:
     return ((path, array) for path, array in leaves if path in loaded.shapes)
 
   return dataclasses.replace(loaded, read=read)
+
+
+def _is_measured_by_teacher(
+  loaded: Loaded, as_trained: bool = False, **options
+) -> bool:
+  """Whether a run as it was trained learned the features of a teacher."""
+  has_teacher = as_trained and "teacher" in (loaded.description or {})
+  return has_teacher and loaded.task.answers is None
 
 
 def open_base(
@@ -415,9 +430,16 @@ def _at_size(
 
   `grid` has the patches along height and width that the stored positions are
   for. Raises ValueError if patches do not fill images of that size, or if an
-  interpolation is given for a model that interpolates its positions itself.
+  interpolation is given without a size, or for a model that interpolates its
+  positions itself.
   """
   if "image_size" not in image_options:
+    if method := image_options.get("interpolation"):
+      raise ValueError(
+        f"interpolation={method!r} is how positions are resized for another "
+        "image_size, and none is given: give image_size, or leave out "
+        "interpolation."
+      )
     return loaded
   size = image_options["image_size"]
   if size == loaded.preprocessing.cut_from:

@@ -33,7 +33,7 @@ from vit_jax.run.plan import Plan
 from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime import hints
 from vit_jax.runtime.display import Display, Split, evaluation_text, move_split
-from vit_jax.runtime.files import CSV, output_file
+from vit_jax.runtime.files import CSV, check_apart, output_file
 from vit_jax.runtime.printable import counted, first_of, printable
 from vit_jax.runtime.settings import replaced
 from vit_jax.tasks.answers import calibrator_of
@@ -119,11 +119,6 @@ def open_saved_run(
   settings = settings_here(description["config"], data_dir, root)
   if num_workers is not None:
     settings = replaced(settings, {"loader.num_workers": num_workers})
-  if data_dir is not None and not settings.data.name:
-    raise ValueError(
-      f"--data_dir={data_dir} is the folder of data sets of TFDS, and the run "
-      "has other data: leave it out, or give their place as --root=DIR."
-    )
   if folder is not None:
     settings = _with_other_data(settings, loaded.task, folder, test, root)
   data = settings.data
@@ -185,6 +180,7 @@ def evaluate_checkpoint(
       answer for an image, or `out` cannot be such a file.
   """
   path = None if out is None else output_file(out, CSV)[0]
+  check_apart([path], [options.get("folder")])
   first = jax.process_index() == 0
   display = Display(active=first)
   with open_saved_run(workdir, **options) as run:
@@ -279,7 +275,7 @@ def test_run(
       as_trained=True,
       best=True,
       task=type(task),
-      base=plan.settings.pretrained,
+      base=plan.settings.pretrained if plan.settings.lora.rank else None,
     )
     model, step, task = loaded.model, loaded.step, loaded.task
     params = loaded.params_on(plan.mesh)
@@ -579,8 +575,14 @@ def settings_here(
   """A run's settings, with its data where they are now.
 
   Its mesh is a data-parallel one if the run's does not fit these devices.
+  Raises ValueError for a `data_dir` if the data are none of TFDS.
   """
   settings = read_saved(config)
+  if data_dir is not None and not settings.data.name:
+    raise ValueError(
+      f"--data_dir={data_dir} is the folder of data sets of TFDS, and the run "
+      "has other data: leave it out, or give their place as --root=DIR."
+    )
   folder = "dir" if settings.data.dir else "root"
   moved = {"data.data_dir": data_dir, f"data.{folder}": root}
   changes: dict[str, Any] = {k: v for k, v in moved.items() if v is not None}

@@ -209,6 +209,11 @@ def test_runs_that_do_not_fit_are_one_line(members, tmp_path, data_dir):
     merge([members[0], other], str(tmp_path / "out"))
   with pytest.raises(ValueError, match="give two runs or more, each once"):
     merge(members[:1], str(tmp_path / "out"))
+  again = [*members, f"{members[0]}/"]
+  with pytest.raises(ValueError, match="give two runs or more, each once"):
+    merge(again, str(tmp_path / "out"))
+  with pytest.raises(ValueError, match="--base=a is where .* none of these"):
+    merge(members, str(tmp_path / "out"), base="a")
   with pytest.raises(ValueError, match="--walk takes two runs"):
     merge(members, str(tmp_path / "out"), walk=True)
   with pytest.raises(ValueError, match="is not empty"):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from vit_jax.tasks.finite import NotFiniteError, check_finite
 from vit_jax.tasks.scores import Scores
 from vit_jax.training.state import TrainState
 from vit_jax.workdir import bucket, orbax_files
-from vit_jax.workdir.checkpoint import Checkpoints
+from vit_jax.workdir.checkpoint import Checkpoints, latest_description
 from vit_jax.workdir.records import MetricWriter, record_start
 
 _CHECKPOINTS = "checkpoints"  # The folder of a run that is written first.
@@ -98,8 +99,11 @@ def merge(
   """
   _check_runs(runs, greedy=greedy, walk=walk)
   _check_out(out)
+  _check_base(runs, options.get("base"))
   display = Display()
-  with open_saved_run(runs[0], best=best, **options) as first:
+  with open_saved_run(
+    runs[0], best=best, **_options_of(runs[0], options)
+  ) as first:
     trees = [_Tree.of(first.params)]
     check_finite(trees[0].arrays, f"{runs[0]} cannot be averaged")
     for name in runs[1:]:
@@ -143,10 +147,16 @@ def _check_runs(runs: Sequence[str], *, greedy: bool, walk: bool) -> None:
       f"no --greedy; {len(runs)} runs were "
       f"given{' with --greedy' if greedy else ''}."
     )
-  if len({*runs}) < 2:
+  places = {run.rstrip("/") if "://" in run else _place(run) for run in runs}
+  if len(runs) < 2 or len(places) < len(runs):
     raise ValueError(
       f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
     )
+
+
+def _place(run: str) -> str:
+  """The folder of a run, by a path that no other name of it has."""
+  return os.path.realpath(os.path.expanduser(run))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,9 +315,31 @@ def _filling(out: str) -> Iterator[str]:
     yield str(draft)
 
 
+def _check_base(runs: Sequence[str], base: str | None) -> None:
+  """Raises ValueError for a `base` if none of the runs has one."""
+  if base is not None and not any(map(_has_base, runs)):
+    raise ValueError(
+      f"--base={base} is where the base of a run with LoRA or its teacher is, "
+      "and none of these has one: leave it out."
+    )
+
+
+def _has_base(run: str) -> bool:
+  """Whether a run has a base or a teacher of its own."""
+  return bool({"base", "teacher"} & {*(latest_description(run) or {})})
+
+
+def _options_of(run: str, options: Mapping[str, Any]) -> dict[str, Any]:
+  """The options for a run, without `base` if it has none."""
+  if "base" not in options or _has_base(run):
+    return {**options}
+  return {name: value for name, value in options.items() if name != "base"}
+
+
 def _open(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
   """Opens another run, and reads its parameters into `Loaded.held`."""
-  own = {key: options[key] for key in ("task", "base") if key in options}
+  of_run = _options_of(name, options)
+  own = {key: of_run[key] for key in ("task", "base") if key in of_run}
   return open_checkpoint(
     name, hold=Loaded.read_params, as_trained=True, best=best, **own
   )
