@@ -233,6 +233,7 @@ def test_what_cannot_be_held_out_is_refused(split, share):
   [
     (STUDY, ["lr=1"], "--set: there is no key lr"),
     (STUDY, ["seed"], "--set=seed: give KEY=VALUE"),
+    (STUDY, ["seed=1", "seed=2"], "--set=seed is given twice: drop one"),
     (STUDY, ["batch_size=0.5"], "row a_0: batch_size"),
     (STUDY.replace('("a", "b")', '("a/", "b")'), [], "'a/_0' cannot name a"),
     (STUDY.replace("c.seed", "c.sed"), [], "row a_0: .*, line 9: there is no"),
@@ -257,6 +258,9 @@ def test_what_does_not_fit_the_study_is_refused(file, trained, tmp_path):
     run_study("digits", str(tmp_path), select=True)
   with pytest.raises(ValueError, match="not from the folder photos"):
     changes = ["data.root=photos"]
+    run_study(str(file), str(tmp_path), changes=changes, select=True)
+  with pytest.raises(ValueError, match="no effect with --select, which choos"):
+    changes = ["optimizer.peak_lr=1"]
     run_study(str(file), str(tmp_path), changes=changes, select=True)
 
 

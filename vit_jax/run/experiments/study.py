@@ -27,6 +27,7 @@ from vit_jax.tasks.task import Task
 from vit_jax.workdir.records import read_metrics
 from vit_jax.workdir.rows import replace
 
+_RATE = "optimizer.peak_lr"  # The key that `select` chooses.
 _RESTARTS = 1  # The most restarts of a run without a new checkpoint.
 _MOST_RESULT = 2**24  # Bytes of a row's settings and metrics.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
@@ -204,7 +205,7 @@ def _select_rate(study: Study, row: str, display: Display) -> dict | None:
   found = {}
   for rate in rates:
     changes = {
-      "optimizer.peak_lr": rate,
+      _RATE: rate,
       "data.train_split": parts[0],
       "data.eval_split": parts[1],
     }
@@ -230,20 +231,25 @@ def _select_rate(study: Study, row: str, display: Display) -> dict | None:
   if alike:
     says = f"is taken, though {others[0]:g} cannot be told apart from it"
   display.note(f"Learning rate {best:g} {says} on {parts[1]} ({tried}).")
-  return _run(study, row, display, {"optimizer.peak_lr": best})
+  return _run(study, row, display, {_RATE: best})
 
 
 def _choices(study: Study, row: str) -> tuple[list[float], tuple[str, str]]:
   """A row's learning rates to try, and its splits to train and to choose on.
 
   Raises ValueError if the study does not give them, if the images are in a
-  folder, or as `held_out` does.
+  folder, if a rate is set for all rows, or as `held_out` does.
   """
   get = getattr(study.module, "get_choices", None)
   if get is None:
     raise ValueError(
       f"--select: {study.file} has no get_choices(row), which returns the "
       "learning rates and the share to hold out."
+    )
+  if _RATE in study.changes:
+    raise ValueError(
+      f"--set={_RATE} has no effect with --select, which chooses the rate: "
+      "leave out one of the two."
     )
   _, _, argument = study.configs[row].partition(":")
   rates, share = get(argument)

@@ -69,7 +69,10 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
         f"{path}: the row {odd[0]!r} cannot name a folder: use letters, "
         "digits and any of . , + = - _."
       )
-  new = dict(map(_change, changes))
+  pairs = [_change(text) for text in changes]
+  new = dict(pairs)
+  if twice := [key for key in new if [k for k, _ in pairs].count(key) > 1]:
+    raise ValueError(f"--set={twice[0]} is given twice: drop one.")
   settings = {}
   for row, row_arguments in arguments.items():
     try:
