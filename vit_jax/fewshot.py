@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> None:
   import jax
 
   from vit_jax.run.experiments import probe
-  from vit_jax.run.flags import config_settings, data_keys, is_given
+  from vit_jax.run.flags import config_settings, data_keys
   from vit_jax.run.settings import ProbeSettings
   from vit_jax.runtime.display import Display
 
@@ -97,11 +97,6 @@ def main(arguments: list[str]) -> None:
   if options.probe != "segment":
     measure = functools.partial(probe.probe_checkpoint, probe=options.probe)
   data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
-  if twice := next(filter(is_given, data), None):
-    raise ValueError(
-      f"{arguments[1]} stands for --config.{twice}, which is given as well: "
-      "leave one of them out."
-    )
   result: Any = measure(
     arguments[0],
     config_settings(ProbeSettings, data),

@@ -28,14 +28,21 @@ def define_flags() -> None:
   In `sys.argv`, the argument DATA and short flags, such as --epochs, become
   --config and --config.KEY. Raises ValueError as `flags.expanded` does.
   """
-  from vit_jax.run.flags import define_config_file, expanded
+  from vit_jax.run.flags import (
+    check_range_test,
+    define_config_file,
+    expanded,
+    key_and_value,
+  )
 
   define_config_file()
   flags.DEFINE_string("out", ".", "Folder to write to.")
   flags.DEFINE_integer("steps", 100, "Number of steps.")
   flags.DEFINE_float("lowest", 1e-6, "Learning rate of the first step.")
   flags.DEFINE_float("highest", 1.0, "Learning rate of the last step.")
-  sys.argv[1:] = expanded(sys.argv[1:])
+  words = sys.argv[1:]
+  check_range_test(key_and_value(w)[0] for w in words if w.startswith("-"))
+  sys.argv[1:] = expanded(words)
 
 
 def main(_: list[str]) -> None:
@@ -68,7 +75,8 @@ def find_lr(
     vit_jax.train("my_photos", lr=found.suggested)
 
   Args:
-    data, config, pretrained, settings, **keywords: As in `vit_jax.train`.
+    data, config, pretrained, settings, **keywords: As in `vit_jax.train`, but
+      for `lr` and `epochs`.
     out: Folder for lr_range.csv and lr_range.png.
     steps: Number of steps.
     lowest: Learning rate of the first step.

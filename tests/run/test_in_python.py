@@ -489,6 +489,14 @@ def test_a_script_evaluates_without_workers(monkeypatch, capsys, main, workers):
   [
     (lambda: vit_jax.find_lr(), r"give a folder of .* vit_jax\.find_lr"),
     (lambda: vit_jax.find_lr("my_photo"), "did you mean my_photos"),
+    (
+      lambda: vit_jax.find_lr("my_photos", learning_rate=1.0),
+      "^optimizer.peak_lr has no effect on find_lr, which tries the rates fr",
+    ),
+    (
+      lambda: vit_jax.find_lr("my_photos", epochs=3),
+      "^total_epochs has no effect on find_lr, which takes as many steps as",
+    ),
     (lambda: vit_jax.report(), r"give a run, as in vit_jax\.report"),
     (lambda: vit_jax.evaluate("my_photos"), "my_photos"),
     (lambda: vit_jax.evaluate({}), "^a run was needed, .* dict: give its fol"),

@@ -27,7 +27,7 @@ from vit_jax.run.config_file import (
 from vit_jax.run.settings import Settings, base_config, read
 from vit_jax.runtime import hints, usage
 from vit_jax.runtime.printable import say
-from vit_jax.runtime.settings import Duration, Section, all_keys, keys
+from vit_jax.runtime.settings import UNITS, Duration, Section, all_keys, keys
 
 # Makes --help of a command show the flags that are defined here on its behalf.
 flags.disclaim_key_flags()
@@ -43,6 +43,33 @@ SHORT = {
   "image_size": "image_size",
   "pretrained": "pretrained",
 }
+
+
+# Keys that a test of learning rates replaces, and what it takes instead.
+_IN_PLACE = {
+  **dict.fromkeys(
+    ("optimizer.peak_lr", "optimizer.decay"),
+    "which tries the rates from lowest to highest",
+  ),
+  **{
+    f"{length}_{unit}": "which takes as many steps as steps says"
+    for length in ("total", "optimizer.warmup")
+    for unit in UNITS
+  },
+}
+
+
+def check_range_test(given: Iterable[str]) -> None:
+  """Raises ValueError for a key that has no effect on a test of rates.
+
+  The keys are those that the user gives; short forms, such as lr, may stand for
+  them.
+  """
+  for name in given:
+    if instead := _IN_PLACE.get(SHORT.get(name, name)):
+      raise ValueError(
+        f"{name} has no effect on find_lr, {instead}: leave it out."
+      )
 
 
 def define_config_file() -> None:
@@ -123,7 +150,7 @@ def _parse(
     name, *value = word.lstrip("-").split("=", 1)
     if not value and not _stands_alone(name):
       value = [*itertools.islice(arguments, 1)]
-    if name == "pretrained" and (not value or value[0].startswith("-")):
+    if name == "pretrained" and "".join(value)[:1] in ("", "-"):
       raise ValueError(_no_weights())
     if workdir and name not in flags.FLAGS:
       if advice := usage.how_to_resume(name, "".join(value), "--workdir"):
@@ -311,7 +338,8 @@ def config_settings(
   """Reads the settings from the flags.
 
   `given` has further keys with their values, which the command line sets by
-  words that are no flags, such as DATA.
+  words that are no flags, such as DATA. Raises ValueError if a flag sets one of
+  them as well.
 
   A length on the command line replaces the one that the file gives in another
   unit. One number for a size is the side of a square, and the text None leaves
@@ -320,6 +348,11 @@ def config_settings(
   """
   config: Any = flags.FLAGS["config"].value
   overrides = config_flags.get_override_values(flags.FLAGS["config"])
+  if twice := next(filter(overrides.__contains__, given), None):
+    raise ValueError(
+      f"{given[twice]} stands for --config.{twice}, which is given as well: "
+      "leave one of them out."
+    )
   unset = {key: None for key, value in overrides.items() if value == "None"}
   config.update_from_flattened_dict(replaced_keys(overrides, cls) | unset)
   config.update_from_flattened_dict(given)

@@ -269,6 +269,7 @@ def find_lr(
   `lr_range.find_lr` does.
   """
   values = _values(pretrained, settings)
+  flags.check_range_test(values)
   may_lower_batch = "batch_size" not in values
   if data is not None:
     implied = _implied_settings(
