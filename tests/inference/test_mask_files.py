@@ -106,6 +106,29 @@ def test_every_image_has_a_mask_of_its_own(tmp_path, capsys):
   assert said == [f"{files[3]}: its mask is {tmp_path}/out/masks/b/x_3.png."]
 
 
+def test_masks_that_are_there_are_not_written_over(tmp_path):
+  """Those of an earlier command have overlays beside them."""
+  files = _photographs(tmp_path, "a/x.jpg")
+  out = tmp_path / "out"
+  (out / "masks").mkdir(parents=True)
+  (out / "masks" / "x.png").write_text("drawn by hand")
+
+  def write():
+    return write_masks(
+      lambda image: np.zeros(image.shape[:2], np.int32),
+      files,
+      str(out),
+      RGB,
+      MaskFiles(["a", "b"]),
+    )
+
+  with pytest.raises(ValueError, match="masks holds files that this command"):
+    write()
+  assert (out / "masks" / "x.png").read_text() == "drawn by hand"
+  (out / "masks" / "x.png").unlink()
+  assert write()[0] == write()[0] == 1
+
+
 def test_an_image_that_cannot_be_marked_is_named(tmp_path, capsys):
   files = _photographs(tmp_path, "x.jpg", "y.jpg")
 

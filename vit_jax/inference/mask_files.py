@@ -53,10 +53,19 @@ def write_masks(
   Returns:
     The number of masks, the number of unreadable images, and lines with
     statistics over all masks.
+
+  Raises:
+    ValueError: if the folder of masks holds files and has no overlays beside
+      it, as it may be that of the masks that people have drawn.
   """
   files = [*files]
   masks = pathlib.Path(folder, kind.folder)
   overlays = pathlib.Path(folder, "overlays")
+  if not overlays.exists() and masks.is_dir() and any(masks.iterdir()):
+    raise ValueError(
+      f"{masks} holds files that this command has not written, and would be "
+      "written over: give another folder."
+    )
   masks.mkdir(parents=True, exist_ok=True)
   overlays.mkdir(parents=True, exist_ok=True)
   written = 0
