@@ -214,6 +214,10 @@ def test_the_column_is_of_parquet_files_alone(tmp_path):
     (tmp_path / name / "0.png").touch()
   with pytest.raises(ValueError, match="=x is for Parquet files, and .* none"):
     open_sources(str(tmp_path), label_column="x")
+  with pytest.raises(ValueError, match="--data_dir=x is for tfds:NAME, and"):
+    open_sources(str(tmp_path), data_dir="x")
+  with pytest.raises(ValueError, match="--outside=True is for a file of label"):
+    open_sources(str(tmp_path), outside=True)
 
 
 @pytest.mark.parametrize("cells", [["0.jpg", "1.jpg"], [{"path": "0.jpg"}] * 2])

@@ -26,6 +26,7 @@ with its checksums. `vit_jax train OUT` reads the result, and so does
 `tfds.builder_from_directory(OUT)`. No TensorFlow is needed.
 """
 
+import os
 import pathlib
 import sys
 
@@ -39,11 +40,17 @@ from vit_jax.runtime import command, extras
 from vit_jax.runtime.files import read_regular
 from vit_jax.runtime.printable import printable, say
 
+# The flags that have an effect on packing alone, not on --verify.
+_OF_PACKING = (
+  *("size", "quality", "encoding", "labels", "label_column", "outside"),
+  *("held_out_by", "name", "data_dir", "seed", "shard_mib", "workers"),
+)
+
 
 def define_flags() -> None:
   """Defines the flags of the command."""
   flags.DEFINE_integer(
-    "size", None, "Shorter side to reduce larger images to, in pixels."
+    "size", None, "Shorter side to reduce larger images to, in pixels.", 1
   )
   flags.DEFINE_integer(
     "quality",
@@ -85,7 +92,7 @@ def define_flags() -> None:
   says = "The data set's name; by default that of the folder OUT."
   flags.DEFINE_string("name", None, says)
   flags.DEFINE_string("data_dir", None, "Where TFDS keeps its data sets.")
-  flags.DEFINE_integer("seed", 0, "Seed of the order of the images.")
+  flags.DEFINE_integer("seed", 0, "Seed of the order of the images.", 0)
   flags.DEFINE_integer("shard_mib", 128, "Size of each file, in MiB.", 1)
   flags.DEFINE_string("verify", None, "Folder to check, instead of packing.")
   flags.DEFINE_integer(
@@ -116,6 +123,7 @@ def main(arguments: list[str]) -> None:
     quality, lossless = None, False
   writer = extras.load("vit_jax.pack.writer", "tfds")
   source, out = arguments
+  _check_beside(source, out)
   splits = open_sources(
     source,
     labels=options.labels,
@@ -125,6 +133,12 @@ def main(arguments: list[str]) -> None:
     label_column=options.label_column,
     older=notes.is_begun(out),
   )
+  rules = [getattr(split, "held_out", None) for split in splits.values()]
+  if options.held_out_by and not any(rules):
+    raise ValueError(
+      f"--held_out_by={options.held_out_by} has no effect on {source}, as no "
+      "images are held out there: leave it out."
+    )
   writer.pack(
     splits,
     out,
@@ -134,6 +148,22 @@ def main(arguments: list[str]) -> None:
     shard_bytes=options.shard_mib * 2**20,
     workers=options.workers,
   )
+
+
+def _check_beside(source: str, out: str) -> None:
+  """Raises ValueError if a new OUT would lie in the folder SOURCE.
+
+  It would be taken for one of the classes there.
+  """
+  folders = (os.path.realpath(os.path.expanduser(x)) for x in (source, out))
+  if "://" in source + out or notes.is_begun(out):
+    return
+  inside, place = folders
+  if place.startswith(f"{inside}{os.sep}"):
+    raise ValueError(
+      f"OUT, {out}, lies in SOURCE, {source}, where it would be taken for one "
+      "more class: choose a folder beside SOURCE."
+    )
 
 
 def verify(out: str) -> None:
@@ -171,4 +201,9 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-  command.run(main, takes="[SOURCE OUT]", define=define_flags)
+  command.run(
+    main,
+    takes="[SOURCE OUT]",
+    define=define_flags,
+    beside={"verify": _OF_PACKING},
+  )

@@ -20,6 +20,13 @@ from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits
 from vit_jax.pack.repository import Files, parquet_files
 from vit_jax.runtime import extras
 
+# What each option that is for some sources alone is for.
+_FOR = {
+  "label_column": "Parquet files",
+  "data_dir": "tfds:NAME",
+  "outside": "a file of labels",
+  "labels": "a folder of .tar files",
+}
 _READERS = 16  # Requests to a bucket at the same time.
 _ONE_CLASS = (
   "a packed image has one class; vit_jax train reads several labels from the "
@@ -69,24 +76,36 @@ def open_sources(
   out; `label_column` is the column of classes in Parquet files; and `older`
   says that a packing was begun, whose rule for that column may be an earlier
   one (see `columns.columns_of`). Raises ValueError if the source holds no
-  labelled images, or is not there.
+  labelled images, or is not there, and for an option of other sources.
   """
   folder = epath.Path(source).expanduser()
-  is_folder = not source.startswith("tfds:") and folder.is_dir()
+  is_prepared = source.startswith("tfds:")
+  is_folder = not is_prepared and folder.is_dir()
   names = _visible(folder) if is_folder else []
-  if is_folder and (files := _parquet_files(folder, names)):
+  if not (is_prepared or is_folder or folder.is_file()):
+    raise ValueError(f"there is no folder or file {source!r} to pack.")
+  files = _parquet_files(folder, names) if is_folder else {}
+  has_option = {
+    "label_column": bool(files),
+    "data_dir": is_prepared,
+    "outside": not (is_prepared or is_folder),
+    "labels": _has_ending(names, ".tar") and not files,
+  }
+  given = [label_column, data_dir, outside, labels]
+  for (name, is_taken), value in zip(has_option.items(), given, strict=True):
+    if value and not is_taken:
+      raise ValueError(
+        f"--{name}={value} is for {_FOR[name]}, and {source!r} is none: leave "
+        "it out."
+      )
+  if files:
     parquet = extras.load("vit_jax.pack.parquet", "tfds")
     return parquet.open_parquet(files, str(folder), label_column, older)
-  if label_column is not None:
-    raise ValueError(
-      f"--label_column={label_column} is for Parquet files, and {source!r} has "
-      "none."
-    )
-  if source.startswith("tfds:"):
+  if is_prepared:
     from vit_jax.data.reading.tfds.source import open_all
 
     return open_all(source.removeprefix("tfds:"), data_dir)
-  if folder.is_file():
+  if not is_folder:
     if not source.lower().endswith(LABEL_FILES):
       raise ValueError(
         f"{source!r} is a file, and only CSV and JSONL files of labels can be "
@@ -95,8 +114,6 @@ def open_sources(
     settings = DataSettings(labels_file=source, outside=outside, **held_out)
     with advising(_WITHOUT_KEYS):
       return _by_tfds_names(captioned.open_rows(settings))
-  if not is_folder:
-    raise ValueError(f"there is no folder or file {source!r} to pack.")
   if _has_ending(names, ".tar"):
     from vit_jax.pack import tars
 
