@@ -9,7 +9,7 @@ from absl import flags
 
 import vit_jax
 from tests.commands import python, refused, run
-from vit_jax.runtime import command
+from vit_jax.runtime import command, files
 
 
 @pytest.mark.slow
@@ -162,22 +162,67 @@ def test_another_commands_name_of_a_flag_names_the_right_one(
   assert said in line
 
 
+DIGITS = "--config=digits --workdir=x"
+
+
+@pytest.mark.parametrize(
+  "command, arguments, says",
+  [
+    ("predict", "run a.png --out=", "--out= is empty: give a value, or leav"),
+    ("predict", "run a.png --texts=a --texts=", "--texts= is empty: give"),
+    ("predict", "run a.png --tokens", "--tokens needs --layers, which is not"),
+    ("convert", "--list --to=hf", "--to has no effect with --list: leave ou"),
+    ("report.similar", "run dir --query=a.png --clusters=3", "--clusters has"),
+    ("pack", "--verify=dir --seed=3", "--seed has no effect with --verify:"),
+    ("pack", "dir out --size=0", "--size=0: "),
+    ("pack", "docs out --labels=a.txt", "--labels=a.txt is for a folder of "),
+    ("pack", "docs docs/a/../b", "OUT, docs/a/../b, lies in SOURCE, docs, whe"),
+    ("evaluate", "run --suite --num_processes=2", "--num_processes has no eff"),
+    ("train", "digits --pretrained=", "--pretrained names the weights to st"),
+    ("train", f"{DIGITS} --summary --restarts=2", "--restarts has no effect"),
+    ("find_lr", "digits --lr=1", "lr has no effect on find_lr, which tries th"),
+    ("find_lr", "digits --config.total_steps=9", "total_steps has no effect "),
+    ("inspect_data", "tests --config.data.root=a", "tests stands for --config"),
+  ],
+)
+def test_a_flag_that_would_have_no_effect_is_refused(command, arguments, says):
+  line = refused(f"vit_jax.{command}", *arguments.split())
+  assert line.startswith(f"error: {says}")
+
+
+def test_of_a_flag_that_is_given_twice_the_last_counts_and_a_line_says_so():
+  """A script's own flags may come before those that its caller adds."""
+  for name, flag, arguments in (
+    ("evaluate", "step", ["nowhere"]),
+    (
+      "train",
+      "config.seed",
+      ["--config=digits", "--workdir=x", "--batch_size=0"],
+    ),
+  ):
+    told, error = run(
+      f"vit_jax.{name}", *arguments, f"--{flag}=1", f"--{flag}=2"
+    ).stderr.splitlines()
+    assert told == f"--{flag} is given 2 times: the last value, 2, counts."
+    assert error.startswith("error: ")
+
+
 def write_report(out):
   from vit_jax.report.write import report_files
 
   return report_files(["no run"], out=out)
 
 
-def write_answers(**options):
+def write_answers(files=__file__, **options):
   from vit_jax.predict import predict_files
 
-  return predict_files("no checkpoint", [__file__], **options)
+  return predict_files("no checkpoint", [files], **options)
 
 
-def write_scores(out):
+def write_scores(out, **options):
   from vit_jax.run.saved import evaluate_checkpoint
 
-  return evaluate_checkpoint("no run", out=out)
+  return evaluate_checkpoint("no run", out=out, **options)
 
 
 def write_export(out, to=None):
@@ -186,11 +231,11 @@ def write_export(out, to=None):
   return export_checkpoint("no checkpoint", out, to=to)
 
 
-def write_sheet(out):
+def write_sheet(out, root="no folder"):
   from vit_jax.inspection.data_sheet import inspect_folder
   from vit_jax.inspection.settings import InspectSettings
 
-  return inspect_folder("no folder", InspectSettings(), out)
+  return inspect_folder(root, InspectSettings(), out)
 
 
 def write_figures(out):
@@ -239,6 +284,32 @@ def test_a_file_of_another_format_is_refused_first(
   with pytest.raises(ValueError, match=f"'{out}'.* {formats}"):
     write(out)
   assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+  "write",
+  [
+    lambda: write_answers("photos.csv", out="photos.csv"),
+    lambda: write_answers("photos", texts=["names.txt"], out="names.txt"),
+    lambda: write_answers("photos", head="a.npz", features="a.npz"),
+    lambda: write_answers("photos", texts="a", features="b", save_head="b"),
+    lambda: write_scores("photos.csv", folder="photos.csv"),
+    lambda: write_sheet("photos/a/0.png", "photos"),
+    lambda: vit_jax.label_errors("x", "photos.csv", out="./photos.csv"),
+  ],
+)
+def test_what_a_command_reads_or_writes_is_not_written_over(
+  tmp_path, monkeypatch, write
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "photos" / "a").mkdir(parents=True)
+  for name in ("photos.csv", "names.txt", "a.npz", "photos/a/0.png"):
+    (tmp_path / name).write_text("mine")
+  with pytest.raises(ValueError, match="by this command as well|are read: wri"):
+    write()
+  assert (tmp_path / "photos.csv").read_text() == "mine"
+  # By default, inspect_data writes its picture to the current folder.
+  files.check_apart(["augmented.png"], ["."])
 
 
 def test_a_program_of_another_format_is_refused_first():

@@ -64,6 +64,8 @@ def test_what_it_prints_itself(call):
   assert call("--version") == (0, f"vit_jax {__version__}\n", "")
   assert call("help") == (code, out, "")
   error = "error: 'trian' is not a command; did you mean train?\n"
+  surplus = "error: unexpected argument 'deit3' after configs.\n"
+  assert call("configs", "deit3") == (2, "", surplus)
   assert call("trian") == call("help", "trian") == (2, "", error)
   for other, words in (
     ("resume", "`vit_jax train DATA`"),

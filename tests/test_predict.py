@@ -319,7 +319,24 @@ def test_a_run_without_classes_says_how_it_is_asked(monkeypatch, task, flag):
   assert str(caught.value).count("--") == 1 + (task != "autoencoder")
 
 
-@pytest.mark.parametrize("flag", ["--top=2", "--json", "--layers=1"])
+@pytest.mark.parametrize("task, outputs", [("regression", 1), ("pairs", 0)])
+def test_how_many_classes_to_show_is_for_answers_of_classes(
+  monkeypatch, tmp_path, task, outputs
+):
+  model = types.SimpleNamespace(num_classes=outputs)
+  run = types.SimpleNamespace(model=model, notes=(), step=3, class_names="a")
+  run.task = task_class(task)()
+  monkeypatch.setattr(
+    "vit_jax.pretrained.load.open_checkpoint", lambda *_, **__: run
+  )
+  features = str(tmp_path / "f.npz")
+  with pytest.raises(ValueError, match="^--top=2 is for classes, and runs/a"):
+    predict_files("runs/a", __file__, top=2, features=features)
+
+
+@pytest.mark.parametrize(
+  "flag", ["--top=2", "--json", "--layers=1", "--batch_size=4"]
+)
 def test_a_flag_that_says_nothing_of_masks_is_refused(flag):
   said = refused("vit_jax.predict", "runs/x", "a.png", "--masks=m", flag)
   name = flag.partition("=")[0]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vit_jax
 from tests import encoders, tiny
 from tests.commands import run
 from tests.photos import write_photos
@@ -215,6 +216,14 @@ def test_without_images_the_parameters_are_drawn(tmp_path, checkpoint, capsys):
     assert found["position_similarity"].shape == (2, 3, 2, 3)
 
 
+@pytest.mark.parametrize("options", [{"layer": 1}, {"pca": True}, {"top": 3}])
+def test_options_for_images_need_images(tmp_path, checkpoint, options):
+  (name,) = options
+  with pytest.raises(ValueError, match=f"--{name} is for the figures of image"):
+    vit_jax.visualize(checkpoint, (), str(tmp_path / "out"), **options)
+  assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_pictures_unlike_the_digits_of_a_run_are_told(tmp_path, capsys):
   config = base_config()
@@ -239,6 +248,9 @@ def test_a_model_without_head_has_no_sheet(photos, tmp_path, capsys):
   assert sorted(names) == [f"01_a_photo_{kind}" for kind in OF_AN_IMAGE[:-1]]
   with np.load(out / "arrays.npz") as found:
     assert "relevance" not in found and found["rollout"].shape == (1, 2, 3)
+  with pytest.raises(ValueError, match="--top=3 is for classes, and the model"):
+    options = {"options": Options(top=3), "grid": (2, 3)}
+    visualize_files(path, photos[:1], out=str(out), **options)
 
 
 @pytest.mark.slow

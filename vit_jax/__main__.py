@@ -51,6 +51,8 @@ COMMANDS = {
 # The modules of the commands that are not directly in the package.
 _PLACES = {"merge": "run.experiments.merge", "similar": "report.similar"}
 
+# The most words after one that is no command, such as `help config SECTION`.
+_MOST_WORDS = {"help": 2}
 _HELP = ("help", "--help", "-h", "-?")
 _EXPORT = "export RUN model.onnx"
 # Names that other libraries give to these commands, and what to type here.
@@ -84,7 +86,7 @@ def main() -> int:
   """Runs the command that `sys.argv` names; returns the exit code."""
   name, arguments = _command_line()
   if name in _HELP and arguments[:1] != ["config"]:
-    name = _turn_help_into_flag(arguments)
+    name, arguments = _turn_help_into_flag(arguments), arguments[1:]
   if name in COMMANDS:
     del sys.argv[1:2]
     runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
@@ -98,6 +100,8 @@ def main() -> int:
     "--version": lambda: f"vit_jax {__version__}",
   }
   try:
+    if name in texts and (more := arguments[_MOST_WORDS.get(name, 0) :]):
+      raise ValueError(f"unexpected argument {more[0]!r} after {name}.")
     with command.until_closed():
       say(_text(name, texts), sys.stdout)
       return 0

@@ -134,6 +134,13 @@ def convert(
 
 
 if __name__ == "__main__":
-  command.run(main, takes="[SOURCE OUT_DIR]", define=define_flags)
+  command.run(
+    main,
+    takes="[SOURCE OUT_DIR]",
+    define=define_flags,
+    beside={
+      "list": ("to", "push", "license", "as_trained", *command.OVERRIDES)
+    },
+  )
 else:
   callable_module.make_callable(__name__, convert)

@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> None:
     return _run_suite(folders[0])
   hosts.join_flags()
   if options.calibrate:
-    _refuse_beside("calibrate", "test", "per_class", "out")
+    command.refuse_beside("calibrate", "test", "per_class", "out")
     calibrate_checkpoint(folders[0], **command.choice())
     return
   evaluate_checkpoint(
@@ -111,18 +111,14 @@ def main(arguments: list[str]) -> None:
   )
 
 
-def _refuse_beside(flag: str, *names: str) -> None:
-  """Raises ValueError if one of the flags `names` is given with `flag`."""
-  if name := command.first_given(*names):
-    raise ValueError(f"--{name} has no effect with --{flag}: leave it out.")
-
-
 def _run_suite(checkpoint: str) -> None:
   """Runs the test sets of --suite; raises ValueError as `run_suite` does."""
   from vit_jax.run.experiments.suite import NAMES, run_suite
 
   options = flags.FLAGS
-  _refuse_beside("suite", "best", "test", "per_class", "calibrate")
+  command.refuse_beside("suite", "best", "test", "per_class", "calibrate")
+  # It would run on each host by itself, as it does not join them.
+  command.refuse_beside("suite", *hosts.FLAG_NAMES)
   names = NAMES if options.suite == "true" else options.suite.split(",")
   run_suite(checkpoint, names, out=options.out, **command.choice())
 

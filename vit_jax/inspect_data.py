@@ -36,8 +36,9 @@ def define_flags() -> None:
   flags.DEFINE_string("model", None, "Checkpoint to find label errors with.")
   flags.DEFINE_string(
     "issues",
-    "issues.csv",
-    "CSV file to write likely label errors to, with --model.",
+    None,
+    "CSV file to write likely label errors to, with --model; issues.csv by "
+    "default.",
   )
   flags.DEFINE_string(
     "probabilities",

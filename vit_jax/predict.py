@@ -28,6 +28,23 @@ from absl import flags
 from vit_jax.runtime import aliases, callable_module, command, hints
 from vit_jax.runtime.printable import counted, fit, say
 
+_TOP = 3
+# For a flag, those that have no effect beside it.
+_BESIDE = {
+  "masks": (
+    *("out", "json", "features", "layers", "tokens", "head", "texts"),
+    *("template", "save_head", "top", "batch_size"),
+  )
+}
+# For a flag, the one without which it has no effect.
+_NEEDS = {
+  "short_side": "masks",
+  "layers": "features",
+  "tokens": "layers",
+  "template": "texts",
+  "save_head": "texts",
+}
+
 if TYPE_CHECKING:
   from vit_jax.inference.answers import Lines
   from vit_jax.inference.feature_file import FeatureFile
@@ -41,7 +58,7 @@ if TYPE_CHECKING:
 
 def define_flags() -> None:
   flags.DEFINE_integer(
-    "top", 3, "Number of classes to show for each image.", lower_bound=1
+    "top", _TOP, "Number of classes to show for each image.", lower_bound=1
   )
   flags.DEFINE_string(
     "out",
@@ -113,17 +130,16 @@ def main(arguments: list[str]) -> int:
   """Predicts, or writes masks if --masks is given; returns the exit code."""
   from vit_jax.data.reading.named_images import with_root
 
-  masks, short_side = flags.FLAGS.masks, flags.FLAGS.short_side
+  masks = flags.FLAGS.masks
   checkpoint, *files = arguments
   if flags.FLAGS.root:
     files = with_root(files, flags.FLAGS.root)
-  if masks or short_side:
-    _check_masks(masks)
+  if masks:
     return mark_files(
       checkpoint,
       files,
       masks,
-      short_side=short_side,
+      short_side=flags.FLAGS.short_side,
       **command.overrides(),
     )
   return predict_files(
@@ -133,7 +149,8 @@ def main(arguments: list[str]) -> int:
     layers=_layers(flags.FLAGS.layers),
     templates=tuple(flags.FLAGS.template),
     texts=tuple(flags.FLAGS.texts),
-    **command.values("top", "out", "features", "tokens", "batch_size"),
+    top=flags.FLAGS.top if command.is_given("top") else None,
+    **command.values("out", "features", "tokens", "batch_size"),
     **command.values("head", "save_head"),
     **command.overrides(),
   )
@@ -143,7 +160,7 @@ def predict_files(
   checkpoint: str,
   files: str | os.PathLike[str] | list[str],
   *,
-  top: int = 3,
+  top: int | None = None,
   as_json: bool = False,
   out: str | None = None,
   features: str | None = None,
@@ -166,12 +183,15 @@ def predict_files(
   # Imported here so that --help answers at once.
   from vit_jax.data.reading.named_images import find_images, say_missing
   from vit_jax.inference.predictor import predict
+  from vit_jax.runtime.files import check_apart
 
   texts = [texts] if isinstance(texts, str) else texts
   _check_flags(
     features=features, layers=layers, tokens=tokens, as_json=as_json, out=out
   )
   path, kind = _output_file(out) if out else (None, "")
+  names = [files] if isinstance(files, str | os.PathLike) else files
+  check_apart((path, features, save_head), (*names, head, *texts))
   missing = say_missing(files)
   outcomes: list[str] = []
   with _open_features(features, layers) as rows:
@@ -187,6 +207,12 @@ def predict_files(
     needs_classes = not (text_head or features)
     loaded = _open(checkpoint, options, needs_classes=needs_classes)
     outputs = _outputs(loaded, text_head)
+    if top is not None and not (outputs.answers.are_ranked and outputs.number):
+      raise ValueError(
+        f"--top={top} is for classes, and {checkpoint} gives none: leave it "
+        "out."
+      )
+    top = _TOP if top is None else top
     if text_head or loaded.model.num_classes:
       _say_trained_on(loaded, files)
     batches = predict(
@@ -288,19 +314,6 @@ def _say_trained_on(loaded: "Loaded", files: Any) -> None:
     say(line)
   if line := trained_on.digits_advice(run, loaded.preprocessing, files):
     say(line)
-
-
-def _check_masks(masks: str | None) -> None:
-  """Raises ValueError if a flag needs `masks`, or has no effect with them."""
-  if masks is None:
-    raise ValueError("--short_side needs --masks, which is not given.")
-  others = ("out", "json", "features", "layers", "tokens", "head", "texts")
-  others += ("template", "save_head", "top")
-  if name := command.first_given(*others):
-    raise ValueError(
-      f"--{name} has no effect with --masks, which writes masks and overlays "
-      "alone: drop one."
-    )
 
 
 def _write_counted(
@@ -598,6 +611,12 @@ def predict(
 
 
 if __name__ == "__main__":
-  command.run(main, takes="CHECKPOINT IMAGE...", define=define_flags)
+  command.run(
+    main,
+    takes="CHECKPOINT IMAGE...",
+    define=define_flags,
+    beside=_BESIDE,
+    needs=_NEEDS,
+  )
 else:
   callable_module.make_callable(__name__, predict)

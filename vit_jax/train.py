@@ -178,6 +178,11 @@ def train(
 
 
 if __name__ == "__main__":
-  command.run(main, define=define_flags, resumes=True)
+  command.run(
+    main,
+    define=define_flags,
+    resumes=True,
+    beside={"summary": ("allow_changes", "restarts")},
+  )
 else:
   callable_module.make_callable(__name__, train)

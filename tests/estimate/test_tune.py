@@ -294,8 +294,12 @@ def test_what_is_written_never_loads_itself(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "flags, line",
   [
-    (["--tune", "--forward"], "--forward and --tune are both given"),
-    (["--write=tuned.py"], "--write is for --tune"),
+    (["--tune", "--forward"], "--forward has no effect with --tune"),
+    (["--tune", "--by_op=3"], "--by_op has no effect with --tune"),
+    (["--write=tuned.py"], "--write needs --tune"),
+    (["--trials=4"], "--trials needs --tune"),
+    (["--by_op=-1"], "--by_op=-1: "),
+    (["--num_classes=0"], "--num_classes=0: "),
     (["--tune", "--write=tuned.csv"], ".csv says another format"),
   ],
 )

@@ -126,6 +126,7 @@ def test_a_folder_without_errors_has_an_empty_list(tmp_path, capsys):
   ("given", "says"),
   [
     ({"probabilities": "p.npz"}, "--probabilities needs --model=CHECKPOINT"),
+    ({"issues": "i.csv"}, "--issues needs --model=CHECKPOINT"),
     ({"image_size": (24, 40)}, "--image_size needs --model=CHECKPOINT"),
     ({"model": MODEL, "pooling": "most"}, r'has no (--)?pooling="?most'),
     ({"model": MODEL, "issues": "i.png"}, "i.png': .png says another format"),

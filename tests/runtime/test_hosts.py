@@ -196,6 +196,7 @@ def test_where_one_process_dies_the_others_end_and_say_why(alone, tmp_path):
     ((None, 2, None), "go together: give all three"),
     (("10.0.0.1", 2, 0), "must be the first process's HOST:PORT"),
     (("10.0.0.1:1", 2, 2), "--process_id=2 must be from 0 to 1"),
+    (("10.0.0.1:1", 1, 7), "--process_id=7 must be from 0 to 0"),
   ],
 )
 def test_flags_that_do_not_fit_are_refused(arguments, message):

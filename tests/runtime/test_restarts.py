@@ -62,6 +62,17 @@ def test_restarts_without_a_new_checkpoint_are_counted(tmp_path, capfd):
   )
 
 
+@pytest.mark.parametrize("given", [["--restarts=3"], ["--restarts", "3"]])
+def test_the_command_that_is_restarted_restarts_nothing(monkeypatch, given):
+  words = ["-m", "vit_jax.train", "a", *given, "--workdir=--restarts", "-q"]
+  started = []
+  monkeypatch.setattr(sys, "orig_argv", ["python", *words])
+  monkeypatch.setattr(restarts, "_run", lambda c: started.append(c) or 0)
+  assert supervise(3, lambda: None) == 0
+  left = ["-m", "vit_jax.train", "a", "--workdir=--restarts", "-q"]
+  assert started == [[sys.executable, *left]]
+
+
 def test_sigterm_reaches_the_run(tmp_path):
   script = (
     "from vit_jax.runtime.restarts import supervise\n"

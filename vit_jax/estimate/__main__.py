@@ -68,11 +68,11 @@ def define_flags() -> None:
   define_config_file()
   flags.DEFINE_string("topology", "v5e:2x4", "Kind and arrangement of chips.")
   flags.DEFINE_integer(
-    "num_classes", None, "Number of classes of the data set."
+    "num_classes", None, "Number of classes of the data set.", 1
   )
-  flags.DEFINE_integer("num_examples", None, "Number of training images.")
+  flags.DEFINE_integer("num_examples", None, "Number of training images.", 1)
   flags.DEFINE_integer(
-    "by_op", 0, "Print the cycles of this many of the costliest operations."
+    "by_op", 0, "Print the cycles of this many of the costliest operations.", 0
   )
   flags.DEFINE_bool(
     "forward",
@@ -97,16 +97,14 @@ def define_flags() -> None:
 def main(_: list[str]) -> int:
   """Prints the estimate, or tunes with --tune; returns the exit code.
 
-  Raises ValueError if flags do not fit together, the topology is unknown, a
-  file cannot be written under its name, the configuration cannot be built, or
-  the compiler fails otherwise than for lack of memory.
+  Raises ValueError if the topology is unknown, a file cannot be written under
+  its name, the configuration cannot be built, or the compiler fails otherwise
+  than for lack of memory.
   """
   options = flags.FLAGS
   topology = options.topology
   if options.tune:
     return _tune(options)
-  if options.write:
-    raise ValueError("--write is for --tune: give both, or leave --write out.")
   program = None
   if options.save_hlo:
     kinds = {"HLO": (".hlo", ".txt")}
@@ -141,14 +139,9 @@ def main(_: list[str]) -> int:
 def _tune(options: Any) -> int:
   """Searches for settings, prints them, and writes them if --write is given.
 
-  Returns the exit code. Raises ValueError if flags do not fit together, the
-  file of --write must not be replaced, or as `tune.tune` does.
+  Returns the exit code. Raises ValueError if the file of --write must not be
+  replaced, or as `tune.tune` does.
   """
-  if name := command.first_given("forward", "save_hlo"):
-    raise ValueError(
-      f"--{name} and --tune are both given: --tune compares many train steps, "
-      f"and --{name} is for a single program. Drop one."
-    )
   path = None
   if options.write:
     path = output_file(options.write, {"Python": (".py",)})[0]
@@ -280,4 +273,9 @@ def _table(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-  command.run(main, define=define_flags)
+  command.run(
+    main,
+    define=define_flags,
+    beside={"tune": ("forward", "save_hlo", "by_op")},
+    needs={"write": "tune", "trials": "tune"},
+  )

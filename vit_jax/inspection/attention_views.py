@@ -63,6 +63,12 @@ class Options:
   foreground: float | None = None
   leave_out: bool = False
 
+  @property
+  def given(self) -> list[str]:
+    """The names of the options that differ from their defaults."""
+    fields = dataclasses.fields(self)
+    return [f.name for f in fields if getattr(self, f.name) != f.default]
+
   def __post_init__(self):
     checked("top", int, self.top, COUNT)
     checked("head_fusion", str, self.head_fusion, choices=(*maps.FUSIONS,))
@@ -106,12 +112,18 @@ def make_look(
   H, W, 3). The function returns a dictionary for each image: the answers of the
   model, the maps of `_arrays`, and with `options.pca` the features `patches`,
   (h, w, D). Raises ValueError if the model does not have the requested layer or
-  class.
+  class, or no classes to show.
   """
   origin = model.origin
   assert origin is not None
   layer = _layer(model, options.layer)
   index = _class_index(model, origin, options.class_name)
+  has_classes = model.num_classes > 0 and answers_of(task).are_ranked
+  if "top" in options.given and not has_classes:
+    raise ValueError(
+      f"--top={options.top} is for classes, and the model gives none: leave it "
+      "out."
+    )
   choose = _Choice(task, options.top, index)
   normalization: Any = {"mean": origin.mean, "std": origin.std}
 

@@ -1,6 +1,6 @@
 """A survey of a folder in lines, and an augmented batch as a picture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from vit_jax.inspection.label_issues import (
 )
 from vit_jax.inspection.settings import InspectSettings
 from vit_jax.runtime.display import Display, table_lines
-from vit_jax.runtime.files import output_file, replacing
+from vit_jax.runtime.files import check_apart, output_file, replacing
 from vit_jax.runtime.printable import first_of
 
 _SHOWN = 3  # The most files named for each finding.
@@ -37,7 +37,7 @@ def inspect_folder(
   out: str,
   *,
   model: str | None = None,
-  issues: str = "issues.csv",
+  issues: str | None = None,
   probabilities: str | None = None,
   task_is_given: bool = False,
   **overrides: Any,
@@ -53,7 +53,8 @@ def inspect_folder(
     root: A folder, or a file of labels, as for a training run.
     out: The picture to write.
     model: A checkpoint, to find likely label errors by its representations.
-    issues: The CSV file for these errors, whose picture is written beside it.
+    issues: The CSV file for these errors, whose picture is written beside it;
+      issues.csv by default.
     probabilities: An .npz file for the out-of-fold probabilities.
     task_is_given: Whether the user gave `data.task`; otherwise the images and
       the labels may tell another task than the default one.
@@ -61,8 +62,12 @@ def inspect_folder(
   """
   path, kind = output_file(out, _PICTURES)
   if not model:
-    _refuse_without_model(probabilities, overrides)
-  issue_files = IssueFiles.of_paths(issues, probabilities) if model else None
+    given = {"issues": issues, "probabilities": probabilities, **overrides}
+    _refuse_without_model([k for k, v in given.items() if v is not None])
+  issue_files = None
+  if model:
+    issue_files = IssueFiles.of_paths(issues or "issues.csv", probabilities)
+  check_apart((path, *(issue_files.each if issue_files else ())), [root])
   bands = settings.data.band_names
   channels = len(bands) or settings.channels
   window = settings.normalization.window
@@ -103,13 +108,8 @@ def inspect_folder(
   return int(UNREADABLE in survey.oddities)
 
 
-def _refuse_without_model(
-  probabilities: str | None, overrides: Mapping[str, Any]
-) -> None:
-  """Raises ValueError if an option is given that needs a model."""
-  unusable = [*overrides]
-  if probabilities:
-    unusable = ["probabilities", *unusable]
+def _refuse_without_model(unusable: Sequence[str]) -> None:
+  """Raises ValueError if an option is given, as each needs a model."""
   if unusable:
     raise ValueError(
       f"--{unusable[0]} needs --model=CHECKPOINT, whose representations find "

@@ -92,12 +92,18 @@ def draw_files(
   A line for each image has the names of its figures. The arguments are those of
   the command; the checkpoint may be loaded already, and the images need not be
   files. Without images, only the model's parameters are drawn. Raises
-  ValueError if no name matches an image, the model is a ResNet, which has no
-  attention, matplotlib is missing, or `overrides` are given for a loaded model.
+  ValueError if no name matches an image, options are given without images, the
+  model is a ResNet, which has no attention, matplotlib is missing, or
+  `overrides` are given for a loaded model.
   """
   figures = extras.load("vit_jax.inspection.figures", "figures")
   folder = output_folder(out)
   missing, pictures = _pictures(images)
+  if not pictures and (given := options.given):
+    raise ValueError(
+      f"--{given[0]} is for the figures of images, and none is given: name "
+      f"images, or leave {given[0]} out."
+    )
   loaded = open_to_draw(checkpoint, overrides)
   advice = trained_on.digits_advice(
     loaded.description, loaded.preprocessing, pictures

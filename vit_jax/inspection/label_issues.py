@@ -30,7 +30,7 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.runtime import callable_module, hints
 from vit_jax.runtime.display import Display, Track, untracked
-from vit_jax.runtime.files import CSV, output_file, replacing
+from vit_jax.runtime.files import CSV, check_apart, output_file, replacing
 from vit_jax.runtime.shown import path_of_run
 from vit_jax.tasks.outcome import Stream, write_rows
 from vit_jax.tasks.probes import label_errors
@@ -67,6 +67,11 @@ class IssueFiles:
   issues: pathlib.Path
   picture: pathlib.Path
   probabilities: pathlib.Path | None
+
+  @property
+  def each(self) -> tuple[pathlib.Path | None, ...]:
+    """All of the files."""
+    return self.issues, self.picture, self.probabilities
 
   @classmethod
   def of_paths(cls, issues: str, probabilities: str | None) -> "IssueFiles":
@@ -143,6 +148,7 @@ def find_label_errors(
     checkpoint, data = data, path_of_run(checkpoint)
   files = IssueFiles.of_paths(os.fspath(out), None) if out else None
   root = os.path.expanduser(os.fspath(data))
+  check_apart(files.each if files else (), [root])
   settings, labels, notes = recognised(root, DataSettings())
   splits = open_found(root, settings, labels)
   check_classes(splits.train, "label_errors")

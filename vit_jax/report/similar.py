@@ -57,4 +57,9 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-  command.run(main, takes="CHECKPOINT FOLDER...", define=define_flags)
+  command.run(
+    main,
+    takes="CHECKPOINT FOLDER...",
+    define=define_flags,
+    beside={"query": ("duplicates", "clusters")},
+  )

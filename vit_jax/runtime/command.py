@@ -12,7 +12,8 @@ import pathlib
 import re
 import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -43,6 +44,9 @@ _OBJECTS_PER_COLLECTION = 100_000
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _MMAP_MAX = 65_536  # glibc's default.
 _LARGE = 32 * 2**20  # The largest threshold that glibc takes.
+# Flags that a command with `define_overrides` has, besides `_SEVERAL`.
+_OVERRIDES = ("step", "best", "task", "base", "num_heads", "gelu")
+_OVERRIDES += ("layer_norm_epsilon", "pooling")
 # Flags that take several numbers, with their help texts.
 _SEVERAL = {
   "image_size": (
@@ -60,6 +64,8 @@ def run(
   *,
   define: Callable[[], None] | None = None,
   resumes: bool = False,
+  beside: Mapping[str, Sequence[str]] = MappingProxyType({}),
+  needs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
   """Runs `main` under absl's flags; bad input prints one line and exits with 2.
 
@@ -75,7 +81,19 @@ def run(
     define: Defines the command's flags. It is called at the start, so importing
       the command defines none.
     resumes: Whether repeating the command resumes a run that was stopped.
+    beside: For a flag, the flags that have no effect beside it.
+    needs: For a flag, the flag without which it has no effect.
   """
+
+  def check() -> None:
+    """Raises ValueError if flags do not fit together."""
+    usage.check_given()
+    for flag, others in beside.items():
+      if first_given(flag):
+        refuse_beside(flag, *others)
+    for flag, other in needs.items():
+      if first_given(flag) and not flags.FLAGS[other].value:
+        raise ValueError(f"--{flag} needs --{other}, which is not given.")
 
   def guarded(argv: list[str]) -> None:
     """Runs `main` with the arguments of absl's `argv`, and explains errors."""
@@ -108,7 +126,7 @@ def run(
   # With Python's default, it takes a tenth of the time until a step is traced.
   gc.set_threshold(_OBJECTS_PER_COLLECTION)
   _keep_compiled()
-  app.run(guarded, flags_parser=functools.partial(_parse, define, takes))
+  app.run(guarded, flags_parser=functools.partial(_parse, define, takes, check))
 
 
 def _explain(error: BaseException, resumes: bool) -> None:
@@ -194,6 +212,18 @@ def first_given(*names: str) -> str | None:
   return None
 
 
+def refuse_beside(flag: str, *names: str) -> None:
+  """Raises ValueError if one of the flags `names` is given with `flag`."""
+  if name := first_given(*names):
+    raise ValueError(
+      f"--{name} has no effect with --{flag}: leave out one of the two."
+    )
+
+
+OVERRIDES = (*_OVERRIDES, *_SEVERAL)
+"""The flags that `define_overrides` defines."""
+
+
 def define_overrides() -> None:
   """Defines the flags of commands that take a checkpoint, for `overrides`."""
   says = "Step of a workdir's checkpoint; the newest by default."
@@ -217,8 +247,7 @@ def overrides() -> dict[str, Any]:
 
   Raises ValueError if a flag's numbers are invalid.
   """
-  keywords = values("step", "best", "task", "base", "num_heads", "gelu")
-  keywords |= values("layer_norm_epsilon", "pooling")
+  keywords = values(*_OVERRIDES)
   keywords |= {name: _numbers_of(name) for name in _SEVERAL}
   return _given_keywords(keywords)
 
@@ -305,12 +334,16 @@ def _keep_compiled() -> None:
 
 
 def _parse(
-  define: Callable[[], None] | None, takes: str, argv: list[str]
+  define: Callable[[], None] | None,
+  takes: str,
+  check: Callable[[], None],
+  argv: list[str],
 ) -> list[str]:
   """Defines and parses the flags, or shows the help; returns other arguments.
 
-  A mistake ends the process with a line. `argv` is `sys.argv`, in which
-  `define` may replace short forms by flags.
+  A mistake ends the process with a line. `check` raises ValueError if the flags
+  do not fit together. `argv` is `sys.argv`, in which `define` may replace short
+  forms by flags.
   """
   flags.FLAGS.set_gnu_getopt(True)
   help_form = next(filter(None, map(usage.ASKED.get, argv[1:])), "")
@@ -325,7 +358,9 @@ def _parse(
       with until_closed():
         sys.exit(say(usage.help_text(doc, takes, help_form), sys.stdout))
     usage.check_values(argv[1:])
-    return flags.FLAGS(list(argv))
+    arguments = flags.FLAGS(list(argv))
+    check()
+    return arguments
   except flags.UnrecognizedFlagError as error:
     _fail(usage.unknown_flag(error, takes))
   except (flags.Error, ValueError, AttributeError, KeyError, OSError) as error:

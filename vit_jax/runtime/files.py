@@ -20,7 +20,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
 from etils import epath
@@ -51,6 +51,8 @@ _ENDINGS = frozenset(
   .tar .gz .tgz .bz2 .xz .zst .7z
   """.split()
 )
+
+_PICTURES = frozenset(".png .jpg .jpeg .webp .gif .bmp .tif .tiff".split())
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.part", re.DOTALL)
 
@@ -213,6 +215,34 @@ def check_new_folder(folder: pathlib.Path | epath.Path) -> None:
       f"{folder} exists and is not empty, and nothing is written over: choose "
       "another name, or delete it first."
     )
+
+
+def check_apart(
+  written: Iterable[Path | None], read: Iterable[Path | None]
+) -> None:
+  """Raises ValueError if a file to write is read as well, or written twice.
+
+  A picture may not be written below a folder inside one that is read either,
+  such as that of a class: it would be one more image there, or replace one.
+  Each may be None, or an address, which is no local file.
+  """
+  sources = [os.path.realpath(os.path.expanduser(p)) for p in read if p]
+  taken = dict.fromkeys(sources, "is read")
+  for path in filter(None, written):
+    place = os.path.realpath(os.path.expanduser(path))
+    folder, name = os.path.split(place)
+    is_picture = os.path.splitext(name)[1].lower() in _PICTURES
+    if is_picture and any(folder.startswith(f"{s}{os.sep}") for s in sources):
+      raise ValueError(
+        f"{os.fspath(path)!r} lies in a folder whose images are read: write to "
+        "another place."
+      )
+    if place in taken:
+      raise ValueError(
+        f"{os.fspath(path)!r} {taken[place]} by this command as well: give "
+        "another name for what it writes."
+      )
+    taken[place] = "is written"
 
 
 @contextlib.contextmanager

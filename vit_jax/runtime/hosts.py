@@ -24,6 +24,7 @@ from vit_jax.runtime.printable import say
 # With this line, --help of a command shows the flags that are defined here.
 flags.disclaim_key_flags()
 
+FLAG_NAMES = ("coordinator", "num_processes", "process_id")
 TIMEOUT_SECONDS = 300  # Longest wait for the other processes to join.
 _SILENCE_SECONDS = 60  # Heartbeat timeout for another process.
 _MEET_SECONDS = 3600  # Longest wait of `meet`, as other processes may compile.
@@ -78,7 +79,10 @@ def join(
   if num_processes != 1 and process != (None, None, None):
     _check(*process)
     _initialize(*process, cluster_detection_method="deactivate")
-  elif num_processes != 1:
+  elif num_processes == 1:
+    if process_id:
+      _check_number(process_id, num_processes)
+  else:
     try:
       _initialize()
     except ValueError as error:
@@ -258,6 +262,11 @@ def _check(
   if not host or not port.isdigit():
     needed = "must be the first process's HOST:PORT, as in 10.0.0.1:1234."
     raise ValueError(f"--coordinator={coordinator} {needed}")
+  _check_number(process_id, num_processes)
+
+
+def _check_number(process_id: int, num_processes: int) -> None:
+  """Raises ValueError unless the process is one of so many."""
   if not 0 <= process_id < num_processes:
     needed = f"0 to {num_processes - 1}, with --num_processes={num_processes}."
     raise ValueError(f"--process_id={process_id} must be from {needed}")

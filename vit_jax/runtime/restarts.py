@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from vit_jax.runtime.printable import say
 
@@ -35,7 +35,7 @@ def supervise(
     newest_step: Returns the step of the newest checkpoint, or None.
     command: The command to run; by default this one, without supervision.
   """
-  command = command or [sys.executable, *sys.orig_argv[1:], "--restarts=0"]
+  command = command or [sys.executable, *_unsupervised(sys.orig_argv[1:])]
   before = newest_step()
   fruitless = 0  # Restarts in a row without a new checkpoint.
   # Restart if the exit code asks for it, or if the command was killed by a
@@ -56,6 +56,17 @@ def supervise(
       break
     time.sleep(WAIT)
   return 128 - code if code < 0 else code
+
+
+def _unsupervised(words: Sequence[str]) -> Iterator[str]:
+  """Yields the words of a command line without --restarts and its value."""
+  following = iter(words)
+  for word in following:
+    name, *value = word.split("=", 1)
+    if name not in ("--restarts", "-restarts"):
+      yield word
+    elif not value:
+      next(following)
 
 
 def newest_step(workdir: str) -> int | None:

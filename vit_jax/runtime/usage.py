@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from vit_jax.runtime import hints
+from vit_jax.runtime.printable import printable, say
 
 # The form of the help that a word on the command line asks for.
 ASKED: dict[str, str] = dict.fromkeys(("--help", "-h", "-?"), "short")
@@ -116,6 +117,25 @@ def check_values(words: Sequence[str]) -> None:
     is_flag = word.startswith("-") and name in flags.FLAGS
     if is_flag and not flags.FLAGS[name].boolean:
       check_value(name, following)
+
+
+def check_given() -> None:
+  """Raises ValueError for an empty value; a line names flags given twice.
+
+  The flags have been parsed. A value is empty if a shell's variable is not set;
+  only a key of a configuration may be empty. Of several values the last counts,
+  so that a script may add flags to its own.
+  """
+  for name in flags.FLAGS:
+    flag = flags.FLAGS[name]
+    is_several = isinstance(flag, flags.MultiFlag)
+    values = (flag.value or []) if is_several else [flag.value]
+    is_key = name.partition(".")[0] == "config"
+    if flag.present and not is_key and any(v in ("", []) for v in values):
+      raise ValueError(f"--{name}= is empty: give a value, or leave it out.")
+    if flag.present > 1 and not is_several:
+      count = f"--{name} is given {flag.present} times"
+      say(printable(f"{count}: the last value, {flag.value}, counts."))
 
 
 def how_to_resume(name: str, value: str, workdir: str) -> str:

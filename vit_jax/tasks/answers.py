@@ -85,6 +85,11 @@ class Answers:
     return None
 
   @property
+  def are_ranked(self) -> bool:
+    """Whether an answer is a list of classes, the likeliest first."""
+    return True
+
+  @property
   def given_from(self) -> float | None:
     """The least probability with which a label is given to an image.
 

@@ -211,6 +211,10 @@ class NumberAnswers(Answers):
   def meaning(self) -> str:
     return "The logits are predicted numbers, in the unit of the targets."
 
+  @property
+  def are_ranked(self) -> bool:
+    return False
+
   def outputs(self, logits: Float[Array, "B K"], top: int) -> dict[str, Array]:
     """The numbers of each image, in the targets' unit."""
     if self.task.target_std:
