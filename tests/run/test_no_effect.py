@@ -1,14 +1,20 @@
 """Keys that change nothing in a run are named, and others are not."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from configs import dense_regression, dino, finetune, lejepa, segmentation
 from tests import published
 from tests.rows import some_slow
+from tests.tasks import made_up
+from tests.tasks.made_up import HALF
+from tests.tiny import SIZES
+from vit_jax import make_vit
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models.two_towers import IMAGE, TEXT
 from vit_jax.run.no_effect import keys_without_effect
@@ -20,6 +26,8 @@ from vit_jax.runtime.settings import replaced, untuned
 from vit_jax.tasks.pairs.settings import PairsSettings
 from vit_jax.tasks.pairs.task import PairsTask
 from vit_jax.tasks.pairs.text_setup import TextSetup
+from vit_jax.training.distillation import Teacher
+from vit_jax.training.settings import DistillSettings
 
 
 def named(plan):
@@ -64,6 +72,30 @@ def test_images_that_are_held_out_need_their_share(config):
   config.data.update(root=f"{config.data.root}/train", eval_fraction=0.5)
   config.data.held_out_by = "count"
   assert named(make_plan(read(config))) == {}
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_window_is_for_more_than_8_bits(config, tmp_path, bits):
+  root = tmp_path / "photos"
+  shade = {8: np.uint8(99), 16: np.uint16(2048)}[bits]
+  for k in range(12):
+    path = root / "ab"[k % 2] / f"{k}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((16, 16), shade)).save(path)
+  config.data.root = str(root)
+  config.normalization.window = (0.0, 4095.0)
+  plan = make_plan(read(config))
+  assert ("normalization.window" in named(plan)) == (bits == 8)
+  start: Any = plan  # A checkpoint that has the same window.
+  same = dataclasses.replace(plan, start=start)
+  assert "normalization.window" not in named(same)
+
+
+def test_no_positions_are_added_anywhere(config):
+  for position in ("learned", "none"):
+    config.model.update(position=position, position_at="shared")
+    found = named(make_plan(read(config)))
+    assert ("model.position_at" in found) == (position == "none")
 
 
 # A value of each key of `train_transform` that is not the default.
@@ -205,10 +237,66 @@ TEXT_SIZES = ("length", "size", "layers", "heads")
 def test_keys_of_towers_that_are_there_are_named(weights, changes, keys):
   pairs = PairsSettings(**changes)
   task = PairsTask(pairs=pairs, text_setup=TextSetup(weights=weights))
-  assert task.unread.keys() == {f"pairs.{key}" for key in keys}
+  found = task.unread.keys() - {"transfer.keep_pre_logits"}
+  assert found == {f"pairs.{key}" for key in keys}
 
 
 @pytest.mark.parametrize("module", [segmentation, dense_regression])
 @pytest.mark.parametrize("kind", ["head", "lora", "whole"])
 def test_shipped_configurations_set_nothing_in_vain(module, kind):
   assert untuned(read(module.get_config(kind))) == {}
+
+
+def test_keys_of_what_the_model_lacks_are_named(config):
+  config.model.update(block="dinov2", position=None)
+  plan = make_plan(read(config))
+  keys = {"model.drop_path_grows": True, "fewshot.pre_logits": False}
+  settings = replaced(plan.settings, keys)
+  idle = dataclasses.replace(plan, settings=settings)
+  assert named(idle) == {
+    "model.drop_path_grows": "as model.drop_path_rate is 0",
+    "fewshot.pre_logits": "as the model has no representation layer",
+  }
+  model: Any = plan.model.clone(drop_path_rate=0.1, representation_size=5)
+  assert named(dataclasses.replace(idle, model=model)) == {}
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0])
+def test_the_labels_keys_are_named_if_a_teacher_has_all_of_the_loss(
+  config, weight
+):
+  keys = {"loss.label_smoothing": 0.2, "loss.class_weights": "balanced"}
+  teacher = {"distill.teacher": "runs/a", "distill.weight": weight}
+  plan = make_plan(read(config))
+  settings = replaced(plan.settings, keys | teacher)
+  teach = Teacher(plan.model, (16, 16), HALF, HALF, settings.distill)
+  logits = jax.numpy.ones((2, 3))
+  first, second = (
+    teach.loss("softmax", logits, logits, jax.numpy.full(2, labelled))
+    for labelled in (0.0, 1.0)
+  )
+  has_effect = bool((first != second).any())
+  found = named(dataclasses.replace(plan, settings=settings))
+  assert found.keys() == (set() if has_effect else keys.keys())
+
+
+REPRESENTED = make_vit("Ti/8", 0, representation_size=5, **SIZES)
+
+
+@pytest.mark.parametrize(
+  "name", ["segmentation", "dense_regression", "student"]
+)
+def test_a_representation_layer_that_is_left_out_is_named(name):
+  changes = {"data__task": name}
+  if name == "student":
+    changes = {"student__learns": "both", "distill__teacher": "teacher"}
+  task = made_up.task(**changes)
+  if name == "student":
+    options = (16, 16), HALF, HALF, DistillSettings()
+    task = task.with_teacher(Teacher(REPRESENTED, *options))
+  without = REPRESENTED.clone(representation_size=None)
+  assert task.adapted(REPRESENTED) == task.adapted(without)
+  assert task.unread.keys() == {
+    "model.representation_size",
+    "transfer.keep_pre_logits",
+  }

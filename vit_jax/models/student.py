@@ -107,7 +107,11 @@ def _layer_name(name: str) -> str:
 def student(model: Any, widths: Mapping[str, int]) -> Student:
   """A model of this encoder that learns a teacher's outputs of these widths.
 
+  It has no representation layer, which would follow the outputs to learn.
   Raises ValueError if the model has no outputs of images, or leaves out
   patches.
   """
-  return Student(0, encoder_of(model, _NEEDS), tuple(widths.items()))
+  encoder = encoder_of(model, _NEEDS)
+  if getattr(encoder, "representation_size", None) is not None:
+    encoder = encoder.clone(representation_size=None)
+  return Student(0, encoder, tuple(widths.items()))

@@ -9,6 +9,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from vit_jax.data.example import sides
+from vit_jax.data.reading.sources import looked_at, window_changes
 from vit_jax.models.paths import beside
 from vit_jax.run.plan import Plan
 from vit_jax.run.trained import trained_filter
@@ -35,6 +36,15 @@ def _no_images_held_out(plan: Plan) -> str:
   """Why keys that hold images out have no effect; "" if they have one."""
   given = not sides(plan.source)
   return "as the images to evaluate on are given" if given else ""
+
+
+def _no_window(plan: Plan) -> str:
+  """Why the darkest and the brightest value have no effect, or ""."""
+  spec, start = plan.preprocessing.spec, plan.start
+  of_start = start is not None and start.preprocessing.window == spec.window
+  if of_start or window_changes(looked_at(plan.source), spec):
+    return ""
+  return "as it leaves the images looked at as they are"
 
 
 def _has_no_masks(plan: Plan) -> str:
@@ -64,6 +74,33 @@ def _no_layer_to_keep(plan: Plan) -> str:
     return "as the checkpoint has no representation layer"
   kept = plan.settings.transfer.keep_head
   return "as transfer.keep_head keeps that layer" if kept else ""
+
+
+def _no_pre_logits(plan: Plan) -> str:
+  """Why probes cannot read another layer than y of Eq. 4, or ""."""
+  if getattr(plan.model, "representation_size", None) is not None:
+    return ""
+  return "as the model has no representation layer"
+
+
+def _no_positions(plan: Plan) -> str:
+  """Why it has no effect where positions are added, or ""."""
+  has_none = getattr(plan.model, "position", "") == "none"
+  return "as model.position='none' adds none" if has_none else ""
+
+
+def _no_path_is_dropped(plan: Plan) -> str:
+  """Why it has no effect how the rate of dropped paths grows, or ""."""
+  rate = getattr(plan.model, "drop_path_rate", 0.0)
+  return "" if rate else "as model.drop_path_rate is 0"
+
+
+def _labels_have_no_share(plan: Plan) -> str:
+  """Why keys of the labels' loss have no effect, or ""."""
+  distill = plan.settings.distill
+  if not distill.teacher or distill.weight < 1:
+    return ""
+  return "as distill.weight=1.0 leaves the labels no share of the loss"
 
 
 def _head_is_given(plan: Plan) -> str:
@@ -99,10 +136,17 @@ def _layers_are_frozen(plan: Plan) -> str:
 _IN_A_PLAN = {
   "data.eval_fraction": _no_images_held_out,
   "data.held_out_by": _no_images_held_out,
+  "normalization.window": _no_window,
   "data.mask_values": _has_no_masks,
   "transfer.interpolation": _no_positions_fitted,
   "transfer.keep_pre_logits": _no_layer_to_keep,
+  "fewshot.pre_logits": _no_pre_logits,
+  "model.position_at": _no_positions,
+  "model.drop_path_grows": _no_path_is_dropped,
   "model.head_bias": _head_is_given,
+  "loss.class_weights": _labels_have_no_share,
+  "loss.label_smoothing": _labels_have_no_share,
+  "loss.binary_targets": _labels_have_no_share,
   "optimizer.patches_lr": _patches_are_frozen,
   "optimizer.layer_decay": _layers_are_frozen,
 }

@@ -98,6 +98,23 @@ def exposure_warnings(images: Sequence[bytes], spec: ImageSpec) -> list[str]:
   return [line]
 
 
+def window_changes(images: Sequence[bytes], spec: ImageSpec) -> bool:
+  """Whether the window of `spec` changes any of some files.
+
+  It changes those of more than 8 bits alone.
+  """
+  from vit_jax.data.decoding.decode import decode_image
+
+  plain = dataclasses.replace(spec, window=None)
+  for encoded in images:
+    try:
+      if (decode_image(encoded, spec) != decode_image(encoded, plain)).any():
+        return True
+    except UnreadableImageError:
+      return True  # Floats need a window, and a damaged file shows nothing.
+  return False
+
+
 def channel_warnings(images: Sequence[bytes], spec: ImageSpec) -> list[str]:
   """A line if some files have fewer or more bands than channels show.
 

@@ -32,7 +32,7 @@ from vit_jax.tasks.metrics import Measure, gathering
 from vit_jax.tasks.outcome import OF_NUMBERS, R2_BELOW_ZERO, Stream
 from vit_jax.tasks.pictures import Panels
 from vit_jax.tasks.scores import Scores
-from vit_jax.tasks.segmentation.task import NOT_OF_PIXELS
+from vit_jax.tasks.segmentation.task import NOT_OF_PIXELS, UNREAD_OF_PIXELS
 from vit_jax.tasks.table import labels_of
 from vit_jax.tasks.task import Task
 
@@ -80,6 +80,10 @@ class DenseRegressionTask(Task):
     "pixels are grey.",
     "Three panels: the image, its target, the model's answer",
   )
+
+  @property
+  def unread(self) -> dict[str, str]:
+    return UNREAD_OF_PIXELS
 
   @property
   def why_refused(self) -> str:

@@ -169,7 +169,8 @@ class PairsTask(Task):
   @property
   def unread(self) -> dict[str, str]:
     pairs, weights = self.pairs, self.text_setup.weights
-    keys: dict[str, str] = {}
+    why = "as the image tower always keeps its projection"
+    keys = {"transfer.keep_pre_logits": why}
     if TEXT in weights:
       why = "as the text tower and its tokenizer are pretrained"
       keys |= {f"pairs.{name}": why for name in _OF_NEW_TEXT}

@@ -54,6 +54,11 @@ NOT_OF_PIXELS = (
   "fewshot.neighbours",
 )
 """Keys that have no effect with labels of pixels."""
+UNREAD_OF_PIXELS: dict[str, str] = dict.fromkeys(
+  ("model.representation_size", "transfer.keep_pre_logits"),
+  "as the head reads patches, and no representation of the image",
+)
+"""Keys that such a task takes and does not read, with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +104,10 @@ class SegmentationTask(Task):
     "class has a colour, and pixels of no class keep the image's.",
     "Three panels: the image, its mask, the model's answer",
   )
+
+  @property
+  def unread(self) -> dict[str, str]:
+    return UNREAD_OF_PIXELS
 
   @property
   def why_refused(self) -> str:

@@ -93,6 +93,11 @@ class StudentTask(UnlabelledTask):
       )
     return super().configured(sections)
 
+  @property
+  def unread(self) -> dict[str, str]:
+    why = "as the student learns outputs that come before that layer"
+    return {"model.representation_size": why, "transfer.keep_pre_logits": why}
+
   def facts(self) -> dict[str, Any]:
     return {"task": self.name, "widths": dict(self.widths)}
 
