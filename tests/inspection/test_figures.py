@@ -162,6 +162,10 @@ def test_numbers_of_patches_are_written_once(written):
   for width in (47, 46):  # No other test has patches as small as these.
     figures.patches_figure(PHOTO[:, :width], (2, 40))
   assert written == [str(number) for number in range(1, 81)]
+  # A photograph is enlarged to 1600 pixels at most: 448 by 3, and 640 by 2.
+  for side, shown in ((448, 1344), (640, 1280), (1700, 1700)):
+    flat = np.zeros((side, 9, 3), np.uint8)
+    assert figures.patches_figure(flat, (64, 1)).image.height == shown
   # A patch of a square photograph at 224 is twice as wide as its number.
   many = figures.patches_figure(PHOTO[:, :32], (14, 14))
   assert min(many.image.size) >= 2 * 14 * 40

@@ -126,8 +126,8 @@ def patches_figure(image: Photograph, grid: tuple[int, int]) -> Drawing:
   """Draws the patches of a photograph, numbered in the model's order."""
   H, W, _ = image.shape
   h, w = grid
-  times = min(_A_PATCH * max(h / H, w / W), _MOST / max(H, W))
-  sheet = Image.fromarray(overlay.in_squares(image, max(1, round(times))))
+  times = min(round(_A_PATCH * max(h / H, w / W)), _MOST // max(H, W))
+  sheet = Image.fromarray(overlay.in_squares(image, max(1, times)))
   draw = ImageDraw.Draw(sheet)
   wide, tall = sheet.size
   thick = max(1, wide // 600)
