@@ -12,7 +12,7 @@ from vit_jax.models.interpolation import bicubic_weights
 from vit_jax.models.parts import Parts
 from vit_jax.models.self_distilled import Heads, self_distilled
 
-HEADS = Heads(prototypes=10, hidden=12, bottleneck=6)
+HEADS = Heads(10, 12, 3, 6, separate=False)
 SIZES = dict(num_layers=2, hidden_size=16, mlp_size=32, num_heads=2)
 RNG = np.random.default_rng(0)
 

@@ -44,11 +44,11 @@ class Heads:
     separate: Whether patches have a head of their own.
   """
 
-  prototypes: int = 65_536
-  hidden: int = 2048
-  layers: int = 3
-  bottleneck: int = 256
-  separate: bool = False
+  prototypes: int
+  hidden: int
+  layers: int
+  bottleneck: int
+  separate: bool
 
   def __post_init__(self):
     for field in dataclasses.fields(self)[:-1]:
@@ -116,7 +116,7 @@ class SelfDistilled(Composed):
       interpolated from there to a small crop's.
   """
 
-  heads: Heads = Heads()
+  heads: Heads
   position_grid: Grid | None = None
 
   def parts(self) -> tuple[Part, ...]:

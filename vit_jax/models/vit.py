@@ -216,7 +216,7 @@ class BaseVit(VitFields):
     if self.block is not None or self.channel_tokens:
       return None
     patches = math.prod(side // self.stride for side in size)
-    patches = max(round((1 - self.patch_dropout_rate) * patches), 1)
+    patches = round((1 - self.patch_dropout_rate) * patches)
     offset = self.relative or self.position == "relative"
     needs_A = self.attention_dropout_rate > 0 or bool(offset)
     tokens = self.prefix + patches
