@@ -55,6 +55,18 @@ def test_a_corrupted_embedding_is_that_of_other_pixels(pooling):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_each_place_gets_the_embedding_that_the_draw_says():
+  model = masked_vit(_vit(), K)
+  x_p = np.random.default_rng(0).normal(size=(1, 1, 4, 16)).astype(np.float32)
+  mask = jnp.arange(16.0)
+  draw = {"source": jnp.array([[0, MASK, 3, 1]])}
+  variables = {"params": {"mask": mask}, "corruption": draw}
+  found = model.apply(variables, jnp.array(x_p), method="corrupt")
+  rows = x_p[0, 0]
+  expected = np.stack([rows[0], mask, rows[3], rows[1]])[None, None]
+  np.testing.assert_array_equal(found, expected)
+
+
 def test_without_a_head_it_gives_the_mean_of_the_patches():
   model, params, images = _model()
   headless = model.clone(num_classes=0)

@@ -93,6 +93,10 @@ def test_a_model_is_its_encoder_and_its_head(model, pooled_shape):
     ({"pooling": "max"}, "pooling='max' is unknown; choose one of token, gap"),
     ({"gelu": "erf"}, "gelu='erf' is unknown; choose one of tanh, exact"),
     ({"dropout_rate": 1.0}, r"dropout_rate=1.0 must be in \[0, 1\)"),
+    (
+      {"block": "axial", "pooling": "gap", "patch_dropout_rate": 0.5},
+      "patch_dropout_rate=0.5 leaves out .* with block=AxialBlock each layer",
+    ),
     ({"attention_dropout_rate": -0.1}, "attention_dropout_rate=-0.1 must be i"),
     ({"attention_dtype": jnp.float16}, "attention_dtype='float16' is unknown"),
     (

@@ -92,6 +92,21 @@ def test_a_table_that_is_resized_keeps_a_constant(weights):
   )
 
 
+def test_a_table_is_resized_along_each_axis():
+  """From 3 x 3 offsets to 3 x 5; the entries of a class token stay."""
+  two = Relative("table", GRID, (2, 2), True, hidden=5, bilinear=True)
+  B = RNG.normal(size=(9 + 3, 2)).astype(np.float32)
+  found = RelativeBiases(2, two).apply({"params": {"B": B}})
+  points = (np.arange(5) + 0.5) * 3 / 5 - 0.5
+  expected = [
+    [np.interp(points, range(3), row[:, head]) for head in range(2)]
+    for row in B[:9].reshape(3, 3, 2)
+  ]
+  expected = np.array(expected).transpose(0, 2, 1).reshape(15, 2)
+  np.testing.assert_allclose(found[:15], expected, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(found[15:], B[9:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_bias_that_is_shared_or_not_is_trained(shared):

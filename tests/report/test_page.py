@@ -23,6 +23,7 @@ from vit_jax.report.measure import ExampleGroup
 from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
 from vit_jax.tasks.classification.eval_step import Predictions
+from vit_jax.tasks.outcome import Curves
 from vit_jax.tasks.scores import FoldScore
 from vit_jax.tasks.self_distillation.task import SelfDistillationTask
 
@@ -157,6 +158,17 @@ def test_the_page_draws_how_many_neighbours_of_the_start_are_kept(measured):
   curves, _ = report_page._curves(["a"], [facts], measured.task.scores.curves)
   (alt,) = (one.alt for one in curves if "neighbours" in one.alt)
   assert end in alt
+
+
+def test_single_points_of_two_runs_are_told_by_their_names():
+  rows = {"a": {"step": 9, "eval/x": 0.625}, "b": {"step": 7, "eval/x": 0.5}}
+  runs = [example.facts(name, None) for name in rows]
+  for facts, row in zip(runs, rows.values(), strict=True):
+    facts.rows[:] = [row]
+  chart = Curves("X", {"eval/x": ""}, percent=True)
+  drawn, said = report_page._curves([*rows], runs, [chart])
+  assert not drawn
+  assert said == ["X, measured once: a 62.50% at step 9; b 50.00% at step 7."]
 
 
 def test_short_windows_are_averaged_with_the_one_before(measured):

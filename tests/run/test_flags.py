@@ -143,8 +143,10 @@ def test_one_side_is_a_square(typed, size):
   ],
 )
 def test_the_key_that_is_meant_is_suggested(typed, other, ours):
-  with pytest.raises(ValueError, match=f"did you mean --config.{ours}\\?$"):
-    typed("--config=digits", f"--config.{other}=1")
+  flags = ["--config=digits", f"--config.{other}=1"]
+  for line in (flags, flags[::-1]):
+    with pytest.raises(ValueError, match=f"did you mean --config.{ours}\\?$"):
+      typed(*line)
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,15 @@ def test_a_cut_is_said_and_described(config):
     plan(config)
 
 
+def test_an_epoch_shows_each_image_once(config, tmp_path):
+  folders = [f"{split}/{x}" for split in ("train", "test") for x in "abcdefgh"]
+  write_noise(tmp_path, *folders)
+  config.data.root = str(tmp_path)
+  with plan(config).open_batches(0) as batches:
+    shown = [next(batches)["label"] for _ in range(2)]
+  assert [sorted(labels) for labels in shown] == 2 * [[*range(8)]]
+
+
 def test_classes_are_sampled_evenly_and_it_is_said(config, folder, tmp_path):
   root = shutil.copytree(folder, tmp_path / "photos")
   for k in range(2, 8):

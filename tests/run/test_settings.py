@@ -29,6 +29,7 @@ from vit_jax.runtime.settings import (
   untuned,
 )
 from vit_jax.tasks.pairs import settings as pair_settings
+from vit_jax.workdir import description as descriptions
 
 # Values that a number must not have; the numbers not listed here may be 0.
 NEGATIVE_MEANS_SOMETHING = {
@@ -138,6 +139,10 @@ def test_negative_numbers_are_refused(config, key):
   section[name] = -1
   if key in NEGATIVE_MEANS_SOMETHING:
     check(config)
+    if not key.endswith("bias"):
+      section[name] = -2
+      with pytest.raises(ValueError, match=f"{name}=-2.* -1 "):
+        plan(config)
     return
   with pytest.raises(ValueError, match=name) as info:
     plan(config)
@@ -455,6 +460,12 @@ def test_defaults_are_what_their_checks_would_make_of_them(cls):
     value = checked(field.name, kind, field.default, must, choices)
     assert value == field.default, field
     assert value is None or type(getattr(owner(), field.name)) is type(value)
+
+
+def test_a_record_and_a_run_have_the_same_defaults():
+  whole = Settings()
+  for name, value in vars(descriptions.RecordedSettings()).items():
+    assert value == getattr(whole, name), name
 
 
 def test_choices_are_those_of_the_code_that_implements_them():

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,6 +56,28 @@ def _evaluate_as(monkeypatch, scores):
 )
 def test_scores_stall_without_a_better_one(scores, patience, expected):
   assert train_loop.stalled(scores, patience) is expected
+
+
+def test_a_digest_is_that_of_the_step_that_was_taken(monkeypatch):
+  """Going on after step 3, with one every 2 steps and after the last, 7."""
+  monkeypatch.setattr(
+    train_loop, "jit_digest", lambda plan: lambda *given: (given[0], given[0])
+  )
+  written, digests = [], []
+  plan = SimpleNamespace(
+    settings=SimpleNamespace(digest_every=2), lengths=SimpleNamespace(total=7)
+  )
+  fake: Any = SimpleNamespace(
+    plan=plan,
+    _train_step=lambda state, batch: (state + 1, {}),
+    _write_digests=written.append,
+    _digests=digests,
+  )
+  step = train_loop.TrainLoop._with_digests(fake, 3)
+  for state in range(3, 7):
+    step(state, None)
+  assert digests == [(4, 4), (6, 6), (7, 7)]  # The step, and the state's count.
+  assert written == [2, 4, 5]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.data.reading.mask_folder import IGNORED, MASKS
 from vit_jax.data.reading.number_folder import PIXEL_NUMBERS
 from vit_jax.data.reading.several import SEVERAL
+from vit_jax.data.reading.sources import Splits
 from vit_jax.data.reading.targets import NUMBERS
 from vit_jax.data.reading.tokenizer_files import new_tokenizer
 from vit_jax.data.settings import TrainTransformSettings
@@ -28,6 +29,7 @@ from vit_jax.inference.predictor import Prediction
 from vit_jax.inspection.charts import figure_of_chart
 from vit_jax.models import to_fields
 from vit_jax.pretrained.run_checkpoint import open_run_checkpoint
+from vit_jax.run.plan import _fit_task
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import flat, to_dict
 from vit_jax.tasks import choose
@@ -390,8 +392,13 @@ def test_splits_that_have_no_score_are_refused():
   )
   with pytest.raises(ValueError, match="no image of made up has a label, so"):
     several.check_evaluation(Split([[0, 0], [0, 0]]))
+  same = Split([[1.0, 2], [2.0, 2]])
   with pytest.raises(ValueError, match="b is the same in all images of made"):
-    numbers.check_evaluation(Split([[1.0, 2], [2.0, 2]]))
+    numbers.check_evaluation(same)
+  splits = Splits(Split([[1.0, 2], [2.0, 3]]), same, None, "", [])
+  given = settings(data__task="regression", batch_size=2)
+  with pytest.raises(ValueError, match="b is the same in all images of made"):
+    _fit_task(numbers, given, splits)
   several.check_evaluation(Split([[0, 0], [0, 1]]))
   numbers.check_evaluation(Split([[1.0, 2], [2.0, 3]]))
 

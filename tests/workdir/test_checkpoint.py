@@ -90,6 +90,7 @@ def test_keep_last_must_be_positive(tmp_path):
 
 def test_a_step_that_is_there_already_cannot_be_saved(tmp_path):
   saved.save(tmp_path, [2])
+  shown = [*absl_logging.get_absl_logger().filters]
   checkpoints = Checkpoints(str(tmp_path))
   state = saved.state(2)
   problem = checkpoints.save(state, 2, saved.description(), None)
@@ -97,6 +98,8 @@ def test_a_step_that_is_there_already_cannot_be_saved(tmp_path):
   assert "\n" not in problem
   with pytest.raises(OSError, match="there is one of step 2 already"):
     checkpoints.close()
+  # What fails later because of it must not be logged beside that line.
+  assert len(absl_logging.get_absl_logger().filters) == len(shown) + 1
 
 
 def test_a_save_may_fail_and_the_next_succeed(tmp_path, opened):

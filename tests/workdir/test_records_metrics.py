@@ -5,6 +5,7 @@ import json
 import secrets
 import struct
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from vit_jax.runtime.display import Display
 from vit_jax.runtime.meter import Stopwatch
 from vit_jax.workdir import bucket
 from vit_jax.workdir.checkpoint import Checkpoints
-from vit_jax.workdir.records import EventFile, MetricWriter
+from vit_jax.workdir.records import EventFile, MetricWriter, WandbLog
 from vit_jax.workdir.rows import parse_rows, read_rows
 
 
@@ -276,6 +277,24 @@ def test_wandb_that_is_missing_is_refused_first(data_dir, monkeypatch):
   monkeypatch.setitem(sys.modules, "wandb", None)
   with pytest.raises(ValueError, match=r"wandb_project needs wandb.*\[wandb\]"):
     make_plan(read(runs.config(data_dir, wandb_project="p")))
+
+
+def test_an_upload_that_does_not_end_is_an_error(folder, monkeypatch):
+  """Without the setting, wandb writes it into its log alone."""
+
+  def init(settings, **given):
+    def finish(exit_code):
+      assert 0 < settings["finish_timeout"] < 600
+      if settings["finish_timeout_raises"]:
+        raise TimeoutError("timed out")
+
+    return SimpleNamespace(finish=finish, offline=True, dir=given["dir"])
+
+  fake = SimpleNamespace(init=init, Settings=dict, Error=RuntimeError)
+  monkeypatch.setitem(sys.modules, "wandb", fake)
+  log = WandbLog(folder, "p", {})
+  with pytest.raises(OSError, match="timed out"):
+    log.close(False)
 
 
 @pytest.mark.parametrize("lacking", ["wandb_id", "wandb"])

@@ -195,6 +195,17 @@ def test_one_wrong_number_among_numbers_is_named_with_its_mask(tmp_path):
     train[1]
 
 
+def test_numbers_from_1_on_may_mean_that_0_is_no_class(tmp_path):
+  good, wrong = grey(MASK), grey(np.where(MASK == 2, 3, MASK), range(4))
+  train, _ = opened(write(tmp_path, good, wrong, good, classes=COLOURED))
+  said = "is 255; if 0 is no class, 'ignored' in the first line of classes.txt"
+  with pytest.raises(ValueError, match=f"has the class 3, .* {said}"):
+    train[1]
+  old = DataSettings(root=train.root, mask_values="index")
+  with pytest.raises(ValueError, match=r"has the class 3, .* is 255\.$"):
+    opened(old)[0][1]
+
+
 def test_one_wrong_colour_among_colours_is_named_with_its_mask(tmp_path):
   good, wrong = grey(TWO, (0, 255)), TWO * np.uint8(255)
   wrong[0, :3] = 1, 2, 254  # 1 is a number of a class, and 255 of none.

@@ -248,6 +248,12 @@ def test_exact_resizers_take_a_box_of_the_whole_jpeg(resizer):
   np.testing.assert_array_equal(result, expected)
 
 
+def test_the_central_crop_is_of_256_pixels_for_224():
+  pixels = noise(256, 256)
+  crop = make_eval_transform(224, EvalTransformSettings(crop="center"))
+  np.testing.assert_array_equal(crop(png(pixels)), pixels[16:240, 16:240])
+
+
 def test_eval_squash_cuts_after_losing_proportions():
   settings = EvalTransformSettings("squash", 2.0, "nearest")
   result = make_eval_transform((8, 16), settings)(png(coordinates(32, 64)))

@@ -211,8 +211,12 @@ def test_a_wrong_conversion_is_refused(monkeypatch):
   _fake(monkeypatch, lambda images: np.ones((len(images), 5)))
   with pytest.raises(ValueError, match="wrong: on random images its logits"):
     export_onnx(model, params)
-  zero = jax.tree.map(jnp.zeros_like, params["head"])
+  # Small outputs are not right because their differences are small.
+  small = {k: 1e-6 * x for k, x in params["head"].items()}
   _fake(monkeypatch, lambda images: np.zeros((len(images), 5)))
+  with pytest.raises(ValueError, match="differ by 1.0e.00 of the largest"):
+    export_onnx(model, params | {"head": small})
+  zero = jax.tree.map(jnp.zeros_like, params["head"])
   assert export_onnx(model, params | {"head": zero}) == b""
 
 

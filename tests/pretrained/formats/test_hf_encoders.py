@@ -279,6 +279,18 @@ def test_a_wrong_configuration_is_one_line(tmp_path, name, config, message):
   assert "\n" not in str(info.value)
 
 
+def test_gates_have_silu_whatever_activation_a_dinov2_names():
+  """Its SwiGLU has no other, and the gates of a DINOv3 have the one named."""
+  families = {family.types[0]: family for family in hf_encoders.FAMILIES}
+  dinov2, dinov3 = (
+    hf_encoders._activation(families[name], {"hidden_act": "gelu"}, gated=True)
+    for name in ("dinov2", "dinov3_vit")
+  )
+  assert dinov2 == dict(gelu="exact")  # A new model's gate is "silu".
+  assert dinov3 == dict(gelu="exact", gate="exact")
+  assert ExtendedVit.gate == "silu"
+
+
 @pytest.mark.parametrize(
   "name, change, message",
   [

@@ -4,7 +4,7 @@ from tests.extension.pairs import TwoTowers
 from vit_jax.models import make_vit
 from vit_jax.models.grid import param_shapes
 from vit_jax.pretrained.formats import table
-from vit_jax.pretrained.formats.mapping import axis_sizes, check, read_all
+from vit_jax.pretrained.formats.mapping import Rule, axis_sizes, check, read_all
 from vit_jax.pretrained.formats.table import Layers, Table
 
 # The rows of a CLIP with a text tower of another library, and its own heads.
@@ -126,6 +126,15 @@ def _checkpoint():
   add_affine("text_projection", "to_images", 8, 16)
   add("logit_scale", "log_scale", ())
   return theirs, ours
+
+
+def test_an_array_that_holds_two_of_ours_is_read_and_written():
+  theirs = np.random.default_rng(0).normal(size=(10, 3))
+  rule = Rule("gates.weight", ("gate", "expand"), "(n O) I -> n I O")
+  ours = rule.read(theirs, {})
+  for array, expected in zip(ours, (theirs[:5].T, theirs[5:].T), strict=True):
+    np.testing.assert_array_equal(array, expected)
+  np.testing.assert_array_equal(rule.write(ours, {}), theirs)
 
 
 def test_two_stacks_of_layers_are_read_and_written():

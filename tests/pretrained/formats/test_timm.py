@@ -530,6 +530,19 @@ def test_a_hybrid_of_timms_answers_as_googles(tmp_path):
   assert 0 < np.abs(found - logits).max() <= 1e-3 * np.abs(logits).max()
 
 
+@pytest.mark.parametrize(
+  "units, name",
+  [
+    ((3, 4, 6, 3), "vit_large_r50_s32_224"),  # ResNet-50: arXiv:1512.03385.
+    ((3, 4, 9), "vit_base_r50_s16_224"),  # The paper's, with stage 4 in 3.
+    ((2, 2, 2, 2), "vit_base_r26_s32_224"),  # 3 layers a unit, and 2 others.
+  ],
+)
+def test_a_hybrid_of_timm_has_the_name_of_its_resnet(units, name):
+  hybrid = types.SimpleNamespace(resnet_layers=units, resnet_width=64)
+  assert timm._paper_name(hybrid) == name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "variant, fields, reason",

@@ -95,6 +95,13 @@ def test_a_pair_is_shown_with_its_nearest_caption_and_the_nearest_of_all():
   texts = ["d (rank 1, cosine 1.000)", "b (rank 2, cosine 0.600; nearest: d)"]
   assert [example.caption for example in best.examples] == texts
   assert [example.caption for example in worst.examples] == texts[::-1]
+  # The ranks of texts are 2 and 1, and those of images 1, 2 and 2.
+  (note,) = outcome.notes
+  assert note == (
+    "Found by an image, and by a text: texts 50.0%, 100.0%, 100.0% at 1, 5, "
+    "10, median rank 1.5; images 33.3%, 100.0%, 100.0% at 1, 5, 10, median "
+    "rank 2; recall@1 is the mean of both at 1."
+  )
 
 
 def test_a_model_that_gives_all_the_same_finds_nothing():

@@ -43,6 +43,9 @@ def test_agrees_with_sklearn(D, l2):
     probe.scores(others), expected, rtol=1e-4, atol=1e-7
   )
   np.testing.assert_array_equal(probe.predict(others), expected.argmax(1))
+  head = probe.head()  # Its logits are the scores.
+  logits = others @ head["head/kernel"] + head["head/bias"]
+  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_standardization_uses_the_statistics_of_the_shots_alone():

@@ -1,5 +1,7 @@
 """A student of a frozen encoder: losses, grids and images, against NumPy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -220,6 +222,16 @@ def test_a_student_of_too_small_images_or_without_all_patches_is_refused():
     task.adapted(make_vit("Ti/4", 0, patch_dropout_rate=0.5, **SIZES))
   with pytest.raises(ValueError, match="a Student is no encoder of images"):
     student(model, {})
+
+
+def test_a_task_is_the_same_whatever_its_teachers_parameters():
+  """Arrays have no single answer to whether they are equal, and no hash."""
+  task = made_up.task(**LEARNS)
+  one, two = (
+    dataclasses.replace(task, teacher_params={"w": np.full(2, n)})
+    for n in range(2)
+  )
+  assert one == two and hash(one) == hash(two)
 
 
 def test_the_settings_name_the_task():
