@@ -180,6 +180,7 @@ def _high_res(c):
   c.self_distillation.update(
     separate_head=True,
     small_crops=8,
+    small_size=96,  # The default, in place of which are the `crop_sizes`.
     crop_sizes=HIGH_RES,
     gram_weight=1.5,
     clip_norm=30.0,

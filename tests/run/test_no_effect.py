@@ -17,6 +17,7 @@ from tests.tiny import SIZES
 from vit_jax import make_vit
 from vit_jax.data.settings import TrainTransformSettings
 from vit_jax.models.two_towers import IMAGE, TEXT
+from vit_jax.run import build
 from vit_jax.run.no_effect import keys_without_effect
 from vit_jax.run.plan import make_plan
 from vit_jax.run.settings import read
@@ -300,3 +301,28 @@ def test_a_representation_layer_that_is_left_out_is_named(name):
     "model.representation_size",
     "transfer.keep_pre_logits",
   }
+
+
+def test_keys_for_tpus_and_of_other_probes_are_named(config):
+  plan = make_plan(read(config))
+  keys = {"scoped_vmem_mib": 64, "model.splash": True}
+  probed = {"fewshot.shots": 2, "fewshot.data.name": "digits"}
+  probed |= {"fewshot.data.sampling": "classes", "fewshot.data.bands": "a,b"}
+  settings = replaced(plan.settings, keys | probed)
+  found = named(dataclasses.replace(plan, settings=settings))
+  assert found.keys() == {
+    *keys,
+    "fewshot.data.sampling",
+    "fewshot.data.bands",
+  }
+  assert found["model.splash"] == "as it is for TPUs, not a cpu"
+
+
+def test_sizes_of_crops_take_the_place_of_one(config):
+  made = of_small_images(config, dino.get_config())
+  made.self_distillation.small_size = 8
+  settings = read(made)
+  sizes = {"self_distillation.crop_sizes": ((16, 8, 0, 1.0),)}
+  for changes in ({}, sizes):
+    unread = build.task_of(replaced(settings, changes)).unread
+    assert ("self_distillation.small_size" in unread) == bool(changes)

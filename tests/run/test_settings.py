@@ -361,6 +361,17 @@ def test_a_key_that_tunes_what_is_off_is_named(key, value, off, on):
   assert key not in on_now
 
 
+def test_the_data_of_probes_are_named_by_one_of_three_keys():
+  probed = {"fewshot.shots": 2, "fewshot.data.eval_split": "val"}
+  with pytest.raises(
+    ValueError, match="fewshot.data.eval_split='val' has no e"
+  ):
+    check_needs(replaced(Settings(), probed))
+  for name in ("name", "root", "dir", "labels_file"):
+    own = {f"fewshot.data.{name}": "digits"}
+    check_needs(replaced(Settings(), probed | own))
+
+
 def test_a_duration_needs_another_key():
   change = {"self_distillation.freeze_last_steps": 5}
   with pytest.raises(

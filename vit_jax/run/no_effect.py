@@ -112,6 +112,18 @@ def _head_is_given(plan: Plan) -> str:
   return ""
 
 
+def _no_tpu(plan: Plan) -> str:
+  """Why keys of TPUs have no effect, or ""."""
+  platform = plan.mesh.devices.flat[0].platform
+  return "" if platform == "tpu" else f"as it is for TPUs, not a {platform}"
+
+
+def _probes_prepare_alike(plan: Plan) -> str:
+  """Why keys of the images of a probe have no effect."""
+  del plan
+  return "as the images of a probe are read once each, as those of the run"
+
+
 def _trained_paths(plan: Plan) -> list[str]:
   """The paths of the parameters that are trained."""
   shapes = flatten_dict(plan.param_shapes, sep="/")
@@ -140,6 +152,10 @@ _IN_A_PLAN = {
   "data.mask_values": _has_no_masks,
   "transfer.interpolation": _no_positions_fitted,
   "transfer.keep_pre_logits": _no_layer_to_keep,
+  "scoped_vmem_mib": _no_tpu,
+  "model.splash": _no_tpu,
+  "fewshot.data.sampling": _probes_prepare_alike,
+  "fewshot.data.bands": _probes_prepare_alike,
   "fewshot.pre_logits": _no_pre_logits,
   "model.position_at": _no_positions,
   "model.drop_path_grows": _no_path_is_dropped,

@@ -43,7 +43,10 @@ class FewShotSettings(Section):
     "big_vision does; else y of Eq. 4.",
     legacy_default=False,
   )
-  data: DataSettings = section(DataSettings)
+  data: DataSettings = section(
+    DataSettings,
+    needs="fewshot.data.name or fewshot.data.root or fewshot.data.dir",
+  )
 
   def __post_init__(self):
     super().__post_init__()

@@ -127,7 +127,11 @@ class SelfDistillationTask(UnlabelledTask):
   @property
   def unread(self) -> dict[str, str]:
     why = "as the teacher's own decay rises from ema_decay to 1"
-    return {**unread(self.name), "ema_warmup": why}
+    keys = {**unread(self.name), "ema_warmup": why}
+    if self.self_distillation.crop_sizes:
+      sizes = "as self_distillation.crop_sizes has the sizes"
+      keys["self_distillation.small_size"] = sizes
+    return keys
 
   def adapted(self, model: Any) -> Any:
     """The model with a mask token and the heads of the settings."""
