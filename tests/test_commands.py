@@ -176,6 +176,7 @@ DIGITS = "--config=digits --workdir=x"
     ("pack", "--verify=dir --seed=3", "--seed has no effect with --verify:"),
     ("pack", "dir out --size=0", "--size=0: "),
     ("pack", "docs out --labels=a.txt", "--labels=a.txt is for a folder of "),
+    ("pack", "docs Makefile", "'Makefile' is a file; name the folder to wri"),
     ("pack", "docs docs/a/../b", "OUT, docs/a/../b, lies in SOURCE, docs, whe"),
     ("evaluate", "run --suite --num_processes=2", "--num_processes has no eff"),
     ("train", "digits --pretrained=", "--pretrained names the weights to st"),

@@ -16,6 +16,7 @@ from vit_jax.config import base_config
 from vit_jax.models import Vit
 from vit_jax.pretrained import pinned
 from vit_jax.pretrained.arrays import save_arrays
+from vit_jax.pretrained.convert import convert
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.run import loop
 from vit_jax.run.settings import read
@@ -71,10 +72,10 @@ def saved_run(tmp_path_factory):
     ({"pooling": "token"}, r"1 missing: x_class \(24,\); 1 wrong shape: pos"),
     ({"num_layers": 2}, "was not trained with num_layers=2: 16 missing: bl"),
     ({"heads": 2}, "Vit has no field heads"),
-    ({"base": "a"}, "base=a is for a run with LoRA, .* leave out base"),
+    ({"base": "a"}, "base=a is where .* reads neither: leave out base"),
     (
       {"base": "a", "as_trained": True},
-      "base=a is for a run with LoRA, .* leave out base",
+      "base=a is where .* reads neither: leave out base",
     ),
     (
       {"as_trained": True, "mean": 0.5, "gelu": "tanh"},
@@ -90,6 +91,13 @@ def test_a_workdirs_arrays_are_those_of_the_model_asked_for(
   assert "\n" not in str(info.value)
   model = open_checkpoint(str(saved_run), gelu="exact").model
   assert model.gelu == "exact"
+
+
+def test_what_a_run_has_not_is_not_converted(saved_run, tmp_path):
+  out = tmp_path / "out"
+  with pytest.raises(ValueError, match="no decoder or text tower, .* leave ou"):
+    convert(str(saved_run), out, "timm", as_trained=True)
+  assert not out.exists()
 
 
 def test_a_workdir_is_read_without_a_word(saved_run, capfd):

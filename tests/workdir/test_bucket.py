@@ -62,6 +62,9 @@ def test_an_address_that_names_no_folder_is_refused(name):
 def test_a_local_folder_is_not_asked(store, tmp_path):
   bucket.check(str(tmp_path / "run"), writes=True)
   assert store.requests == [] and list(tmp_path.iterdir()) == []
+  (tmp_path / "run").touch()
+  with pytest.raises(ValueError, match="--workdir=.*run is a file: name a fol"):
+    bucket.check(str(tmp_path / "run"), writes=True)
 
 
 def test_an_object_grows_by_what_is_sent(store, folder):

@@ -37,7 +37,7 @@ from vit_jax.data.reading.class_lists import SUMS, read_sums
 from vit_jax.data.settings import HELD_OUT_BY, check_address
 from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
-from vit_jax.runtime.files import read_regular
+from vit_jax.runtime.files import output_folder, read_regular
 from vit_jax.runtime.printable import printable, say
 
 # The flags that have an effect on packing alone, not on --verify.
@@ -113,6 +113,8 @@ def main(arguments: list[str]) -> None:
     check_address(f"--{name}", options[name].value)
   if options.verify is not None:
     return verify(options.verify)
+  if "://" not in arguments[1]:
+    output_folder(arguments[1])
   quality = options.quality or 95
   lossless = options.quality is None and notes.is_lossless(arguments[1])
   if options.encoding == "raw":

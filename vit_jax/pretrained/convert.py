@@ -62,9 +62,10 @@ def convert(
 
   Raises:
     ValueError: if the source cannot be read, or is loaded already and keywords
-      are given; if the format is unknown or cannot express the model; if the
-      folder is not empty; or if `push` is no owner/name, or is given and no
-      licence is known. Nothing is written then.
+      are given; if `as_trained` is given for a model alone; if the format is
+      unknown or cannot express the model; if the folder is not empty; or if
+      `push` is no owner/name, or is given and no licence is known. Nothing is
+      written then.
     OSError: if the upload fails.
   """
   check_format(to)
@@ -103,6 +104,11 @@ def convert(
       loaded = source.read_from(source.params).with_scaled_head()
     else:
       loaded = open_checkpoint(name, **overrides).with_scaled_head()
+      if overrides.get("as_trained") and loaded.model.trunk is loaded.model:
+        raise ValueError(
+          f"{name} has no decoder or text tower, and its model is written "
+          "anyway: leave out as_trained."
+        )
     lost = check_expressible(loaded, to)
     card = model_card(loaded, to, target.name, license)
     save_as(loaded, to, target, card, display.track)

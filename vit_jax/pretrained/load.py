@@ -335,8 +335,9 @@ def _open_run(workdir: str, *, base: str | None = None, **options) -> Loaded:
   if added is None:
     if base is not None and not _is_measured_by_teacher(loaded, **options):
       raise ValueError(
-        f"base={base} is for a run with LoRA, or one that learns a teacher's "
-        f"features, and {workdir} holds all of its weights: leave out base."
+        f"base={base} is where the base of a run with LoRA is, or the teacher "
+        f"that a run is evaluated by, and {workdir} reads neither: leave out "
+        "base."
       )
     return loaded
 

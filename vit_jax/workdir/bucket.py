@@ -172,17 +172,20 @@ def append(address: Path, data: bytes) -> None:
 
 
 def check(workdir: str, *, writes: bool, name: str = "workdir") -> None:
-  """Checks that a command may use a bucket; a local folder is not checked.
+  """Checks that a command may use a bucket, or that a path is no file.
 
   If the command `writes`, an object is written there, read and deleted. `name`
   is the flag or keyword of the workdir, for messages. Raises ValueError if the
-  path is empty, the address is not gs://bucket/folder, there is no such bucket,
-  or the extra `gcs` is not installed, and OSError if a permission is missing or
-  the store cannot be reached.
+  path is empty, or a file in place of the folder to write, the address is not
+  gs://bucket/folder, there is no such bucket, or the extra `gcs` is not
+  installed, and OSError if a permission is missing or the store cannot be
+  reached.
   """
+  flag = name.removeprefix("--")
   if not workdir.strip():  # It would be the current folder.
-    flag = name.removeprefix("--")
     raise ValueError(f"--{flag} is empty: name a folder, such as runs/digits.")
+  if writes and os.path.isfile(os.path.expanduser(workdir)):
+    raise ValueError(f"--{flag}={workdir} is a file: name a folder.")
   if is_address(workdir):
     _check_bucket(workdir, writes, name)
 
