@@ -291,6 +291,18 @@ def test_the_interpolation_of_a_call_is_taken(monkeypatch):
       vit_jax.fewshot("runs/x", "digits", shots=1, **options)
 
 
+@pytest.mark.parametrize("crop", ["resize", "center"])
+def test_a_ratio_without_a_crop_is_said_to_have_no_effect(crop):
+  loaded = vit_jax.load_pretrained(published.path("hf_vit"))
+  changes = {"eval_transform.resize_ratio": 1.5, "eval_transform.crop": crop}
+  settings = replaced(ProbeSettings(), changes)
+  opened = run_probe._Opened(loaded, settings, {})
+  line = "eval_transform.resize_ratio=1.5 has no effect without crop=center or"
+  assert [note.startswith(line) for note in opened.notes] == (
+    [True] if crop == "resize" else []
+  )
+
+
 def test_a_loaded_model_takes_no_option_that_is_not_of_the_probe():
   """Those of a name or a path are keywords of `load_pretrained`."""
   loaded = vit_jax.load_pretrained(published.path("hf_vit"))

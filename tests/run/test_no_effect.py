@@ -326,3 +326,10 @@ def test_sizes_of_crops_take_the_place_of_one(config):
   for changes in ({}, sizes):
     unread = build.task_of(replaced(settings, changes)).unread
     assert ("self_distillation.small_size" in unread) == bool(changes)
+
+
+@pytest.mark.parametrize("steps", [9, 10])
+def test_a_trace_needs_ten_steps(config, steps):
+  config.update(total_epochs=0.0, total_steps=steps, profile_steps=2)
+  found = named(make_plan(read(config)))
+  assert ("profile_steps" in found) == (steps < 10)

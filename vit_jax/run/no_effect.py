@@ -12,6 +12,7 @@ from vit_jax.data.example import sides
 from vit_jax.data.reading.sources import looked_at, window_changes
 from vit_jax.models.paths import beside
 from vit_jax.run.plan import Plan
+from vit_jax.run.train_loop import FIRST_TRACED
 from vit_jax.run.trained import trained_filter
 from vit_jax.runtime.settings import changed, untuned
 
@@ -112,6 +113,13 @@ def _head_is_given(plan: Plan) -> str:
   return ""
 
 
+def _ends_before_the_trace(plan: Plan) -> str:
+  """Why no step is traced, or ""."""
+  if plan.lengths.total >= FIRST_TRACED:
+    return ""
+  return f"as the run ends before step {FIRST_TRACED}, the first to be traced"
+
+
 def _no_tpu(plan: Plan) -> str:
   """Why keys of TPUs have no effect, or ""."""
   platform = plan.mesh.devices.flat[0].platform
@@ -152,6 +160,7 @@ _IN_A_PLAN = {
   "data.mask_values": _has_no_masks,
   "transfer.interpolation": _no_positions_fitted,
   "transfer.keep_pre_logits": _no_layer_to_keep,
+  "profile_steps": _ends_before_the_trace,
   "scoped_vmem_mib": _no_tpu,
   "model.splash": _no_tpu,
   "fewshot.data.sampling": _probes_prepare_alike,

@@ -26,8 +26,8 @@ from vit_jax.training.state import TrainState
 from vit_jax.workdir.records import metrics_so_far
 
 _BATCHES_AHEAD = 2  # Batches sent to the device while another is in use.
-# Steps after a start before the trace begins; by then all is compiled.
-_FIRST_TRACED = 10
+FIRST_TRACED = 10
+"""The step of a start with which a trace begins; by then all is compiled."""
 
 _JUDGED = ("loss", "skipped_steps")  # Metrics that show a divergence.
 # The metric of the last step that says that the run has diverged.
@@ -194,7 +194,7 @@ class TrainLoop:
     profile = str(self.outputs.checkpoints.folder / "profile")
     tracer = Tracer(
       profile,
-      begin=first + _FIRST_TRACED,
+      begin=first + FIRST_TRACED,
       steps=plan.settings.profile_steps,
       last=plan.lengths.total,
     )

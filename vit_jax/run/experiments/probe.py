@@ -25,6 +25,7 @@ from vit_jax.run.settings import ProbeSettings
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.runtime.printable import counted
+from vit_jax.runtime.settings import untuned
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.probes import PROBES
 from vit_jax.tasks.probes.few_shot import FewShot, Outcome
@@ -255,6 +256,11 @@ class _Opened:
     preprocessing = self.loaded.preprocessing
     crops = dataclasses.replace(preprocessing.crop, **(crop or changes))
     self.preprocessing = dataclasses.replace(preprocessing, crop=crops)
+    self.notes = [
+      f"eval_transform.{key}={changes[key]!r} has no effect {why}."
+      for key, why in untuned(crops).items()
+      if key in changes and not crop
+    ]
     self.loader = build.open_loader(settings, self.preprocessing)
     self.batch_size = settings.eval_batch_size or settings.batch_size
     height, width = self.preprocessing.image_size
@@ -283,7 +289,7 @@ class _Opened:
     self, display: Display, rows: Sequence[tuple[str, str]], train: Source
   ) -> None:
     """Shows notes on damaged checkpoints, a header, and notes on the images."""
-    for line in self.loaded.notes:
+    for line in (*self.loaded.notes, *self.notes):
       display.note(line)
     display.header([("model", self.name), *rows])
     images = looked_at(train)
