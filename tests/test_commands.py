@@ -184,6 +184,11 @@ DIGITS = "--config=digits --workdir=x"
     ("find_lr", "digits --lr=1", "lr has no effect on find_lr, which tries th"),
     ("find_lr", "digits --config.total_steps=9", "total_steps has no effect "),
     ("inspect_data", "tests --config.data.root=a", "tests stands for --config"),
+    (
+      "inspect_data",
+      "tests --config.data.sampling=classes",
+      "--config.data.sampling=classes is for the batches of a training run, an",
+    ),
   ],
 )
 def test_a_flag_that_would_have_no_effect_is_refused(command, arguments, says):

@@ -157,6 +157,14 @@ def test_the_command_prints_json(tinted_root, workdir):
       marks=pytest.mark.slow,
     ),
     (["there", "--config.total_steps=9"], "config.total_steps is a key of a"),
+    (["there", "--config.data.tokens=9"], "config.data.tokens=9 is for the ba"),
+    (
+      [
+        *("there", ".", "--probe=segment"),
+        "--config.eval_transform.resize_ratio=2",
+      ],
+      "eval_transform has no effect on --probe=segment",
+    ),
     pytest.param(
       ["there", "--image_size=1,2,3"],
       "be a height and a width",

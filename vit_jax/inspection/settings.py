@@ -22,3 +22,7 @@ class InspectSettings(Section):
   data: DataSettings = section(DataSettings)
   train_transform: TrainTransformSettings = section(TrainTransformSettings)
   normalization: NormalizationSettings = section(NormalizationSettings)
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.data.refuse_keys_of_batches("inspect_data")

@@ -396,6 +396,10 @@ class ProbeSettings(Section):
     0, "Examples per step; 0 takes `batch_size`.", must=checks.BATCH_OR_0
   )
 
+  def __post_init__(self):
+    super().__post_init__()
+    self.data.refuse_keys_of_batches("fewshot")
+
 
 def base_config(cls: type[Section] = Settings) -> Any:
   """Makes a configuration with all keys and their defaults.

@@ -75,6 +75,16 @@ class DataSettings(data_settings.DataSettings):
     needs="tokens",
   )
 
+  def refuse_keys_of_batches(self, command: str) -> None:
+    """Raises ValueError for a key of batches that a command does not make."""
+    for name in ("tokens", "sampling"):
+      value = getattr(self, name)
+      if value != getattr(type(self), name):
+        raise ValueError(
+          f"data.{name}={value} is for the batches of a training run, and has "
+          f"no effect on {command}: leave it out."
+        )
+
   @property
   def label_kind(self) -> "Labels":
     """The kind of labels that the task reads."""

@@ -21,7 +21,7 @@ from vit_jax.models.model import represent
 from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run import build
-from vit_jax.run.settings import ProbeSettings
+from vit_jax.run.settings import ProbeSettings, ProbeTransformSettings
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.display import Display, Track, untracked
 from vit_jax.runtime.printable import counted
@@ -154,6 +154,11 @@ def probe_segmentation(
     raise ValueError(
       "--probe=segment takes --config.data.root, a folder that holds images "
       "and masks."
+    )
+  if settings.eval_transform != ProbeTransformSettings():
+    raise ValueError(
+      "eval_transform has no effect on --probe=segment, which resizes whole "
+      "images: leave it out."
     )
   opened = _Opened(
     checkpoint, settings, overrides, reads_patches=True, crop="resize"
