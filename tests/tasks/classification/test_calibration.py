@@ -78,13 +78,19 @@ def test_each_label_has_its_own_and_the_other_half_is_measured():
   assert "No temperature is best for c: 1" in fitted.lines(("a", "b", "c"))[-1]
 
 
-def test_the_error_is_that_of_its_bins():
+@pytest.mark.parametrize(
+  "several, error",
+  # Of the pairs, 4 are at 0.05, of which 1 is right, and 4 at 0.2, of which
+  # none is.
+  [(False, (0.4 + 0.4) / 2), (True, (4 * (0.2 + 0.2) + 2 * (0.4 + 0.4)) / 12)],
+)
+def test_the_error_is_that_of_its_bins(several, error):
   """15 bins: answers of 0.9 are right half the time, those of 0.6 always."""
   p = np.array([0.9, 0.9, 0.6, 0.6])
-  z = np.log(np.stack([p, 1 - p], axis=1))
-  labels = np.eye(2)[[0, 1, 0, 0]]
-  found = calibration_error("softmax", z, labels)
-  assert found == pytest.approx((0.4 + 0.4) / 2)
+  z = np.log(np.stack([p, (1 - p) / 2, (1 - p) / 2], axis=1))
+  labels = np.eye(3)[[0, 1, 0, 0]]
+  found = calibration_error("softmax", z, labels, several=several)
+  assert found == pytest.approx(error)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +144,8 @@ def test_what_was_fitted_is_used_wherever_the_run_answers(
   found = evaluate_checkpoint(str(workdir), data_dir=str(data_dir))
   (T,) = calibrate_checkpoint(str(workdir), data_dir=str(data_dir))
   assert abs(T - 1) > 0.01
+  said = capsys.readouterr().out
+  assert f"Wrote {workdir / 'calibration.jsonl'}. predict, convert, " in said
   after = load_pretrained(workdir)
   np.testing.assert_allclose(
     _logits(after, images), logits / T, rtol=1e-4, atol=1e-6

@@ -156,8 +156,9 @@ def reduction(header: jpeg.Header, most: float = 1) -> int:
   """
   pixels = header.height * header.width
   numbers = jpeg.REDUCTIONS
-  enough = (r for r in numbers if pixels <= example.MAX_PIXELS * r * r)
-  return max(next(enough, numbers[-1]), *(r for r in numbers if r <= most), 1)
+  # A JPEG has at most 65,535^2 pixels, for which the last number is enough.
+  least = next(r for r in numbers if pixels <= example.MAX_PIXELS * r * r)
+  return max(r for r in numbers if r <= max(most, least))
 
 
 def decode_jpeg(

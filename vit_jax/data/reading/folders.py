@@ -172,8 +172,7 @@ def ignored_text(ignored: Mapping[str, int]) -> str:
   A kind that begins with "folder" is a single folder, and is not counted.
   """
   parts = []
-  # The kinds that are endings come first.
-  for kind in sorted(ignored, key=lambda kind: (kind[0] != ".", kind)):
+  for kind in sorted(ignored):  # Endings come first, as a dot does.
     part = kind if kind.startswith("folder") else f"{ignored[kind]:,} {kind}"
     if os.fsencode(kind) in HEIF:
       part += f" ({_INSTALL_HEIF})"

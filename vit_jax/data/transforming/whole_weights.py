@@ -53,7 +53,7 @@ def resize_nearest(image: Pixels, size: tuple[int, int]) -> Pixels:
   for old, new in zip(image.shape, size, strict=False):
     scale = np.float32(old) / np.float32(new)
     centres = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale
-    places.append(np.minimum(centres.astype(np.int64), old - 1))
+    places.append(centres.astype(np.int64))
   return image[np.ix_(*places)]
 
 

@@ -237,7 +237,7 @@ def loss(kind: str, logits: Logits, labels: Labels) -> float:
 
 
 def calibration_error(
-  kind: str, logits: Logits, labels: Labels, *, several: bool = False
+  kind: str, logits: Logits, labels: Labels, *, several: bool
 ) -> float:
   """The expected calibration error (arXiv:1706.04599, Eq. 5).
 
