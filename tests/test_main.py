@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import inspect
 import os
 import pathlib
 import re
@@ -13,9 +14,11 @@ import pytest
 from tests import commands
 from vit_jax import __main__ as main_module
 from vit_jax import __version__, export, visualize
+from vit_jax.find_lr import find_lr
 from vit_jax.inference import exporter
 from vit_jax.inspection.attention_maps import FUSIONS
 from vit_jax.models import two_towers
+from vit_jax.report.similar_images import find_similar
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import keys
 from vit_jax.training.settings import OptimizerSettings
@@ -144,6 +147,37 @@ def test_help_fits_a_screen_and_loads_no_jax(name):
   examples = [line.startswith(f"  vit_jax {name} ") for line in shown[4:7]]
   assert examples == [True, True, False]
   assert "python -m" not in "\n".join(shown)
+  assert _flags_read(name) <= set(
+    re.findall(r"^--(\w+)", "\n".join(shown), re.M)
+  )
+
+
+def _flags_read(name):
+  """The flags that a command's module names where it reads them."""
+  path = PACKAGE.joinpath(*main_module.module_of(name).split(".")[1:])
+  file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+  text = file.read_text()
+  names = set(re.findall(r"flags\.FLAGS\.(\w+)", text))
+  if "options = flags.FLAGS\n" in text:
+    names |= set(re.findall(r"\boptions\.(\w+)\b(?!\()", text))
+  for values in re.findall(r"command\.values\(([^)]*)\)", text):
+    names |= set(re.findall(r'"(\w+)"', values))
+  return names
+
+
+@pytest.mark.parametrize(
+  "name, function",
+  [
+    ("find_lr", find_lr),
+    ("similar", find_similar),
+  ],
+)
+def test_a_function_has_the_defaults_of_its_command(name, function):
+  flags = re.findall(r"^--(\w+)=(\S+)", "\n".join(helps()[name]), re.M)
+  parameters = inspect.signature(function).parameters
+  shown = {flag: text for flag, text in flags if flag in parameters}
+  assert len(shown) > 1
+  assert {flag: str(parameters[flag].default) for flag in shown} == shown
 
 
 def test_choices_written_out_are_those_of_the_code():

@@ -29,6 +29,7 @@ from vit_jax.inference.features import features
 from vit_jax.inference.predictor import Prediction
 from vit_jax.predict import predict_files
 from vit_jax.pretrained.load import load_pretrained
+from vit_jax.runtime.display import Display
 from vit_jax.tasks.choose import task_class
 from vit_jax.tasks.multilabel.task import MultiLabelTask
 from vit_jax.tasks.regression.task import RegressionTask
@@ -100,8 +101,15 @@ def test_the_command(photos, tmp_path, checkpoint):
 
 @pytest.mark.parametrize("out", [None, "answers.csv"])
 def test_a_missing_file_is_named_and_the_others_are_predicted(
-  photos, tmp_path, checkpoint, capsys, out
+  photos, tmp_path, checkpoint, capsys, monkeypatch, out
 ):
+  totals = []
+
+  def track(_, items, what, total):
+    totals.append(total)
+    return items
+
+  monkeypatch.setattr(Display, "track", track)
   near = str(tmp_path / "foto 00 x.png")
   out = out and str(tmp_path / out)
   assert predict_files(checkpoint, [near, photos[1]], out=out) == 1
@@ -110,6 +118,7 @@ def test_a_missing_file_is_named_and_the_others_are_predicted(
   assert shown.err.count("\n") == 1
   answers = pathlib.Path(out).read_text() if out else shown.out
   assert photos[1] in answers and near not in answers
+  assert totals == [1] * bool(out)  # One batch, in the bar of --out.
 
 
 def test_a_model_without_head_writes_features(photos, tmp_path, capsys):

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.data.numbered import Numbered, assert_same, train
+from tests.data.numbered import Numbered, assert_same, noisy, train
 from tests.rows import some_slow
 from vit_jax import data
 from vit_jax.data.batch import (
@@ -187,6 +187,16 @@ def test_a_batch_is_that_of_the_transform_that_is_drawn():
   assert as_transform(SIZED, source, train=True) is SIZED
   with pytest.raises(NotImplementedError):
     SIZED.row(source[0])
+
+
+def test_a_function_shows_its_shape_on_the_first_image_it_can_read():
+  made = as_transform(noisy, Numbered(3, damaged=(0, 1)), train=True)
+  assert made.spec["image"].shape == (4, 4, 3)
+  nothing = Numbered(2, damaged=(0, 1))
+  with pytest.raises(
+    data.UnreadableImageError, match="none of the 2 images of"
+  ):
+    as_transform(noisy, nothing, train=True)
 
 
 @pytest.mark.parametrize("num_workers", some_slow([1, 2], [1]))

@@ -39,6 +39,8 @@ def test_charts_draw_what_they_are_given():
   (axes,) = figure.axes
   told = [t.get_text() for t in axes.texts]
   assert told == ["5\n83%", "1\n17%", "2\n40%", "3\n60%", "4\n100%"]
+  for ticks in (axes.get_xticks(minor=True), axes.get_yticks(minor=True)):
+    assert ticks.tolist() == [-0.5, 0.5, 1.5, 2.5]  # Lines between the cells.
   rows = [t.get_text() for t in axes.get_yticklabels()]
   assert rows == [f"{NAMES[0]} (6)", f"{NAMES[1]} (5)", f"{NAMES[2]} (4)"]
   # White is 0 %, and the shade grows with the share alone: red at 40 % is as
@@ -57,6 +59,9 @@ def test_charts_draw_what_they_are_given():
   figure = charts.calibration_figure(np.array([[4, 0.5, 0.3], [1, 1.0, 0.9]]))
   dots = figure.axes[0].collections[0].get_offsets()
   np.testing.assert_allclose(dots, [[0.3, 0.5], [0.9, 1.0]])
+  ideal, through = figure.axes[0].lines
+  np.testing.assert_allclose(ideal.get_xydata(), [[0, 0], [1, 1]])
+  np.testing.assert_allclose(through.get_xydata(), dots)
   curves = {"_" + 40 * "a" + "1": ([1, 2], [0.5, 0.25])}
   curves |= {"_" + 40 * "a" + "2": ([1, 3], [1, 2])}
   figure = charts.curves_figure(curves, "Loss")
@@ -101,12 +106,13 @@ def test_points_at_the_edge_are_whole():
 
 
 def test_the_suggested_rate_is_written_in():
-  rates, losses = [1e-4, 1e-3, 1e-2], [2.0, 1.0, 3.0]
+  rates, losses = [1e-4, 1e-3, 1e-2], [2.0, 1.0, 9.0]
   figure = charts.range_figure(rates, losses, losses, 0.00123)
   (axes,) = figure.axes
   told = [text.get_text() for text in figure.legends[0].get_texts()]
   assert told == ["loss of a step", "its average", "suggested: 0.0012"]
   assert axes.lines[2].get_xdata() == [0.00123, 0.00123]
+  assert axes.get_ylim() == (0, 3)  # As deep below and above as the valley.
   figure = charts.range_figure(rates, losses, losses, None)
   assert len(figure.legends[0].get_texts()) == 2
 

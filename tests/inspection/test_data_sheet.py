@@ -57,7 +57,9 @@ def test_lines_and_picture(tmp_path, capsys):
   assert "1 picture is " in text and "class 01/copy.png" in text
   with Image.open(out) as sheet:
     assert sheet.width >= 8 * 7 * 18 and sheet.format == "PNG"
-  inspect_folder(str(root), settings, str(tmp_path / "batch.jpg"))
+  as_high = InspectSettings(image_size=(20, 18))
+  inspect_folder(str(root), as_high, str(tmp_path / "batch.jpg"))
+  assert "are smaller" not in capsys.readouterr().out
   with Image.open(tmp_path / "batch.jpg") as sheet:
     assert sheet.format == "JPEG"
   with pytest.raises(ValueError, match="is a folder; name the file"):
@@ -111,11 +113,12 @@ def test_a_file_of_labels_is_looked_through(tmp_path, capsys, name):
   file = tmp_path / name
   file.write_text("\n".join([f"\ufefffile{mark}label", *rows]))
   out = str(tmp_path / "batch.png")
-  settings = InspectSettings(image_size=(18, 18))
+  settings = InspectSettings(image_size=(21, 18))
   assert inspect_folder(str(file), settings, out) == 0
   said = capsys.readouterr().out
   assert f"{name}: train 4, held out 4 images, 2 classes" in said
   assert "sizes: 16 x 20 to 23 x 20" in said
+  assert "; 2 are smaller than 18 x 21" in said  # Those 16 and 17 wide.
 
 
 @pytest.mark.parametrize(

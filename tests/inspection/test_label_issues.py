@@ -3,6 +3,8 @@
 import csv
 import os
 import pathlib
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +12,12 @@ from PIL import Image
 
 import vit_jax
 from tests.image_files import encode
+from vit_jax.inspection import label_issues
 from vit_jax.inspection.data_sheet import inspect_folder
 from vit_jax.inspection.label_issues import issue_lines
 from vit_jax.inspection.settings import InspectSettings
-from vit_jax.tasks.probes.label_errors import label_errors
+from vit_jax.runtime.display import Display
+from vit_jax.tasks.probes import label_errors
 
 MODEL = str(
   pathlib.Path(__file__).parents[1] / "checkpoints" / "google_vit.npz"
@@ -98,7 +102,7 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
   assert str(bad) not in files and names.tolist() == ["blue", "red"]
   folders = [pathlib.Path(file).parent.name for file in files]
   assert [names[k] for k in labels] == folders
-  again = label_errors(labels, p).only_listed()
+  again = label_errors.label_errors(labels, p).only_listed()
   assert [files[i] for i in again.index] == [row["file"] for row in rows]
   for i, row in zip(again.index, rows, strict=True):
     own = p[i, labels[i]]
@@ -107,6 +111,34 @@ def test_wrong_labels_of_all_splits_are_listed(tmp_path, capsys):
     assert (
       float(row["margin"]) == pytest.approx(margin, abs=3e-6) and margin < 0
     )
+
+
+class Ten:
+  """A split of ten files, of which only the names are asked for."""
+
+  name, class_names = "ten", ("low", "high")
+
+  def __len__(self):
+    return 10
+
+  def ids(self, indices):
+    return [f"{index}.png" for index in indices]
+
+
+def test_two_of_ten_labels_are_wrong(monkeypatch, capsys):
+  """By probes that tell the first five images from the others."""
+  labels = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 0])
+  found = np.zeros((10, 1)), labels, np.arange(10)
+  p = np.repeat([[0.9, 0.1], [0.2, 0.8]], 5, axis=0)
+  monkeypatch.setattr(label_issues, "read_features", lambda *_: found)
+  monkeypatch.setattr(label_errors, "out_of_fold", lambda *_, **__: p)
+  loaded: Any = types.SimpleNamespace(notes=())
+  issues = label_issues.inspect_labels(loaded, [Ten()], None, Display())
+  told = {(one.image, one.given, one.likely) for one in issues}
+  assert told == {("4.png", "high", "low"), ("9.png", "low", "high")}
+  said = " ".join(capsys.readouterr().out.split())
+  assert "2 labels of 10 images are contradicted by " in said
+  assert "agrees with 80.0% of all labels" in said
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from tests import published, tiny
 from vit_jax import load_pretrained
 from vit_jax.models import make_resnet
+from vit_jax.pretrained.formats import equivalent
 from vit_jax.pretrained.save import TARGETS, check_expressible, save_as
 
 
@@ -55,6 +56,28 @@ def test_every_additive_position_and_wide_images_survive(tmp_path, to, fields):
   if to == "hf":
     assert model.origin.class_names == ("a", "b")
     assert model.origin.image_size == (16, 24)
+
+
+@pytest.mark.parametrize("pooling, tokens", [("token", 7), ("gap", 6)])
+def test_no_positions_become_a_table_of_zeros(pooling, tokens):
+  """For 2 x 3 patches, and the class token if there is one."""
+  loaded, flat = tiny.random_model(position="none", pooling=pooling)
+  new = loaded.model.clone(position="learned")
+  table = equivalent.refit(loaded.model, new, flat).pop("position/E_pos")
+  np.testing.assert_array_equal(table, np.zeros((tokens, 24)))
+
+
+def test_a_projection_becomes_a_head_without_a_bias():
+  loaded, _ = tiny.random_model(num_classes=0)
+  kernel = np.ones((24, 5), np.float32)
+  found = equivalent.refit(
+    loaded.model,
+    loaded.model.clone(num_classes=5),
+    {"pre_logits/kernel": kernel},
+  )
+  assert found.keys() == {"head/kernel", "head/bias"}
+  assert found["head/kernel"] is kernel
+  np.testing.assert_array_equal(found["head/bias"], np.zeros(5))
 
 
 def test_timm_keeps_the_class_token_of_a_wide_image(tmp_path):

@@ -274,6 +274,8 @@ def test_what_has_no_text_tower_is_refused():
 @pytest.mark.parametrize("name", ["hf_clip", "open_clip", "two_towers"])
 def test_a_text_that_is_cut_is_said(name, capsys):
   text = load_text(str(FOLDER / name))
+  # big_vision's last layer is a Dense; the others only multiply by a matrix.
+  assert text.tower.projection_bias == (name == "two_towers")
   T = text.tokenizer.length
   words = "a cat and " * T
   lengths = [len(text.longer().encode([words[:n]])[0]) for n in range(2, 90)]

@@ -167,14 +167,18 @@ def test_a_head_of_numbers_may_start_from_a_probe(tmp_path):
 
 @pytest.mark.slow
 def test_heads_that_no_probe_can_start_are_refused(data_dir):
-  config = fine_tuning(data_dir, published.path("google_vit.npz"))
-  config.transfer.update(keep_head=True, probe_head=True)
-  with pytest.raises(ValueError, match="probe_head=True needs keep_head=False"):
-    read(config)
   config = fine_tuning(data_dir, encoders.path("hf_deit"))
   config.transfer.probe_head = True
   with pytest.raises(ValueError, match="fits one head, and the model has two"):
     first_params(config)
+
+
+def test_all_but_the_head_is_taken_unless_it_is_asked_for():
+  pretrained = open_checkpoint(published.path("google_vit.npz"))
+  size = pretrained.preprocessing.image_size
+  stored = {path for path, _ in pretrained.read()}
+  taken = {x for x, _ in transfer.leaves(pretrained, pretrained.model, size)}
+  assert stored - taken == {"head/kernel", "head/bias"}
 
 
 def test_a_head_of_other_classes_cannot_stay():

@@ -19,6 +19,7 @@ from tests.commands import run
 from tests.report import example
 from tests.rows import some_slow
 from vit_jax.report import page as report_page
+from vit_jax.report import tables
 from vit_jax.report.measure import ExampleGroup
 from vit_jax.report.page import headline_of, page
 from vit_jax.tasks.classification.confusion import ConfusionMatrix
@@ -334,6 +335,8 @@ def test_the_page_refers_to_nothing_else_and_every_picture_has_a_text(measured):
     for one in shown:
       assert any(c.endswith(f"test/{one.example.index}.jpg") for c in captions)
   assert seen.tags.count("caption") == seen.tags.count("table")
+  # Only the tables may be wider than the screen of a telephone.
+  assert text.count('class="wide"') == seen.tags.count("table")
 
 
 @pytest.mark.slow
@@ -391,6 +394,15 @@ def test_a_model_that_answers_nan_has_a_report(measured):
 def test_runs_have_names_that_tell_them_apart(workdirs, names):
   runs = [without_curves(workdir, None) for workdir in workdirs]
   assert example.Page(page(runs)).texts("h2")[-2:] == names
+
+
+def test_the_keys_that_differ_come_before_all_of_them():
+  shown = tables.facts(example.facts("runs/a", None, batch_size=77))
+  rows = [(table.caption, table.rows) for table in shown[-2:]]
+  assert rows == [
+    ("Keys that differ from their defaults", [["batch_size", "77"]]),
+    ("Every key of the configuration", [["seed", "0"], ["batch_size", "77"]]),
+  ]
 
 
 def test_a_group_without_examples_has_its_text_alone(measured):

@@ -430,6 +430,10 @@ def test_nothing_is_no_value_but_where_it_is_the_default(config):
     (dict(normalization=dict(mean=())), "mean=.* must be a finite number for"),
     (dict(normalization=dict(std=(1, 1, 0))), "std=.* must be a number above"),
     (dict(optimizer=dict(b1=1.0)), "optimizer.b1=1.0 must be in .0, 1."),
+    (
+      dict(pretrained="runs/a", transfer=dict(keep_head=True, probe_head=True)),
+      "probe_head=True needs keep_head=False",
+    ),
   ],
 )
 def test_what_no_run_can_mean_is_refused(config, changes, message):

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import jax
 import pytest
 
 from tests import commands
@@ -80,6 +81,14 @@ def test_a_second_ctrl_c_leaves_at_once():
   first, second = done.stderr.split("\n\n")
   assert "Ctrl-C again leaves at once" in first
   assert "Left at once" in second
+
+
+def test_a_host_of_several_takes_leave(monkeypatch):
+  """JAX does so at the exit of Python, which `os._exit` would skip."""
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  with pytest.raises(SystemExit) as info:
+    stops.leave(143)
+  assert info.value.code == 143
 
 
 class Noting(Watchdog):

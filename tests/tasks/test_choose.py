@@ -9,6 +9,7 @@ import pytest
 from vit_jax.run.settings import Settings
 from vit_jax.runtime.settings import Section, setting, to_dict
 from vit_jax.tasks import choose
+from vit_jax.tasks.classification.task import ClassificationTask
 from vit_jax.tasks.masked.settings import MaskedSettings
 from vit_jax.tasks.table import ALL_TASKS, Record, switches
 from vit_jax.tasks.task import Task
@@ -24,7 +25,18 @@ def test_no_file_is_run_because_a_checkpoint_names_it(tmp_path, key):
   description = {"config": {}, key: named}
   with pytest.raises(ValueError, match="evil.py:Class"):
     choose.saved(description, LossSettings())
+  if key == "task":
+    choose.check_same(ClassificationTask(), description)
   assert not (tmp_path / "ran").exists()
+
+
+def test_a_task_that_is_given_is_that_of_the_run():
+  description = {"config": to_dict(Settings())}
+  task = choose.saved(description, LossSettings(), "classification")
+  assert isinstance(task, ClassificationTask)
+  says = "task='regression' is given, and the run's task is classification"
+  with pytest.raises(choose.OwnTaskError, match=says):
+    choose.saved(description, LossSettings(), "regression")
 
 
 @pytest.mark.parametrize(

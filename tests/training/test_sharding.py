@@ -70,6 +70,10 @@ def test_only_the_data_axis_crosses_slices():
       dict(data=1, fsdp=8, devices=_in_slices(8, 2)),
       "data=1 must be a multiple of the 2",
     ),
+    (
+      dict(tensor=8, devices=_in_slices(16, 1)),
+      "tensor axis must stay within a host, .* divide the 4 devices of a host",
+    ),
   ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(asked, message):

@@ -5,6 +5,9 @@ import multiprocessing
 import pytest
 
 from tests.data.numbered import Numbered, assert_same, evaluate, train
+from vit_jax import data
+from vit_jax.data.batching.loader import make_loader
+from vit_jax.data.settings import LoaderSettings
 
 
 def test_evaluation_repeats_with_the_same_workers():
@@ -39,6 +42,17 @@ def test_bad_arguments(arguments, match):
     train(Numbered(9), 1, **arguments)
   with pytest.raises(ValueError, match=match):
     evaluate(Numbered(9), **arguments)
+
+
+def test_a_loader_reads_every_example_unless_it_is_told_of_other_hosts():
+  settings = LoaderSettings(num_workers=0)
+  sizes = dict(photographs=True, image_size=(4, 4))
+  labels = []
+  for hosts in ({}, {"process_index": 1, "process_count": 2}):
+    loader = make_loader(settings, **sizes, **hosts)
+    with loader.evaluate(Numbered(6), data.make_eval_transform(4), 2) as passes:
+      labels.append([label for batch in passes for label in batch["label"]])
+  assert labels == [[0, 1, 2, 3, 4, 5], [1, 3, 5]]
 
 
 def test_bad_arguments_to_train_alone():

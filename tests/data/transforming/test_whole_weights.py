@@ -15,6 +15,9 @@ def test_two_pixels_become_four_by_quarters():
   image = np.array([[0, 255]], np.uint8)[..., None]
   found = resize(image, (2, 4), "bilinear")
   assert found[..., 0].tolist() == [[0, 64, 191, 255]] * 2
+  # The weights are whole: 0.5 and 1.5 are hit exactly, and rounded up.
+  found = resize(np.array([[[0], [2]]], np.uint8), (1, 4), "bilinear")
+  assert found[..., 0].tolist() == [[0, 1, 2, 2]]
 
 
 @pytest.mark.parametrize("size", [(9, 40), (31, 5), (20, 24)])

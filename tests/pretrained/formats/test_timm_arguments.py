@@ -115,6 +115,21 @@ def test_the_name_and_the_arguments_tell_epsilon_and_activation(
   assert {key: found[key] for key in fields} == fields
 
 
+def test_a_named_norm_of_the_patches_has_timms_epsilon():
+  """That is 1e-6 in timm, and a CLIP's other norms have 1e-5."""
+  shapes = {f"patch_embed.norm.{name}": (48,) for name in ("weight", "bias")}
+
+  def found(name, **arguments):
+    return timm_arguments.norm(shapes, arguments, name, 1e-6)
+
+  fields = dict(norm_kind="layer", layer_norm_epsilon=1e-6)
+  named = dict(embed_norm_layer="layernorm")
+  assert found("vit_base_patch16_224", **named) == fields
+  assert found("vit_base_patch16_clip_224")["layer_norm_epsilon"] == 1e-5
+  with pytest.raises(ValueError, match="its patches have another norm than"):
+    found("vit_base_patch16_clip_224", **named)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("initial", INITIALS)

@@ -49,7 +49,8 @@ def test_a_run_that_lowers_the_score_is_left_out(values, mean, number):
 
 
 @pytest.mark.parametrize(
-  "values, best", [((0, 4), 2), ((0, 10), 2), ((3, 5), 3), ((0, 1), 1)]
+  "values, best",
+  [((0, 4), 2), ((0, 10), 2), ((1, 6), 2), ((3, 5), 3), ((0, 1), 1)],
 )
 def test_a_walk_stops_where_the_score_is_best(values, best):
   trees = [*map(_tree, values)]

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 from tests import commands, runs
+from tests.old_runs import CHECKPOINTS, described, description_file
 from tests.test_faults import _flip
 from vit_jax.data.batching.batches import batch_ids
 from vit_jax.data.reading.sources import Digits
@@ -269,6 +270,17 @@ def test_what_only_a_checkpoint_names_needs_trust(change, start):
 )
 def test_what_the_user_names_needs_none(change, workdir, moved):
   replay.check_trusted(replaced(Settings(), change), 4, workdir, moved)
+
+
+def test_a_replay_asks_for_trust_before_it_opens_anything(tmp_path):
+  folder = shutil.copytree(CHECKPOINTS / "workdirs/plain", tmp_path / "plain")
+  saved = described(folder)
+  saved.pop("digest", None)
+  saved["config"]["data"] |= {"name": "x", "data_dir": "gs://evil/tfds"}
+  description_file(folder).write_text(json.dumps(with_digest(saved)))
+  (folder / "digests.jsonl").write_text('{"step": 30}\n')
+  with pytest.raises(ValueError, match="gs://evil/tfds, which .* only the run"):
+    verify(str(folder))
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from vit_jax.predict import predict_files
 from vit_jax.pretrained import text as text_towers
 from vit_jax.pretrained.load import load_pretrained, load_text, open_checkpoint
 from vit_jax.report.write import report_files
-from vit_jax.run import few_images, loop
+from vit_jax.run import build, few_images, loop
 from vit_jax.run.experiments.replay import verify
 from vit_jax.run.plan import make_plan
 from vit_jax.run.saved import evaluate_checkpoint
@@ -140,7 +140,7 @@ def test_a_run_on_images_of_any_size(photos, tmp_path):
   np.testing.assert_allclose(features, expected[:, 0], atol=1e-5)
 
 
-def test_a_tokenizer_is_made_of_no_caption_that_is_held_out(tmp_path):
+def test_a_tokenizer_is_made_of_no_caption_that_is_held_out(tmp_path, capsys):
   rows = ["file,caption"]
   for n in range(20):
     Image.new("RGB", (8, 8)).save(tmp_path / f"{n}.png")
@@ -154,6 +154,9 @@ def test_a_tokenizer_is_made_of_no_caption_that_is_held_out(tmp_path):
   texts = [*captions_of(settings)]
   assert len(texts) == 16
   assert not {f"word{name}" for name in names} & {*texts}
+  capsys.readouterr()
+  build.open_texts(settings, build.task_of(settings))
+  assert "tokens, of 16 training captions" in capsys.readouterr().err
 
 
 @pytest.mark.slow
