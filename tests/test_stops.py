@@ -19,8 +19,8 @@ from vit_jax.workdir.checkpoint import Checkpoints
 
 COMMAND = [
   *(sys.executable, "-m", "vit_jax.train", "--config=configs/digits.py"),
-  *("--config.total_epochs=0", "--config.total_steps=100000"),
-  *("--config.optimizer.warmup_epochs=0", "--config.log_every_steps=1"),
+  *("--config.total_epochs=0", "--config.optimizer.warmup_epochs=0"),
+  "--config.log_every_steps=1",
   *("--config.eval_every_epochs=0", "--config.save_every_epochs=0"),
   *("--config.model.num_layers=1", "--config.loader.num_workers=1"),
 ]
@@ -32,6 +32,7 @@ def running(data_dir, tmp_path):
   with subprocess.Popen(
     [
       *COMMAND,
+      "--config.total_steps=100000",
       f"--config.data.data_dir={data_dir}",
       f"--workdir={tmp_path / 'run'}",
     ],
@@ -108,7 +109,7 @@ def test_a_run_that_was_killed_starts_again_by_itself(
   data_dir, tmp_path, images
 ):
   """The kernel's out-of-memory killer takes the run, not its supervisor."""
-  short = _short(data_dir, tmp_path)
+  short = _short(data_dir, tmp_path, steps=400)
   if images != "of one size":
     short += "--config.data.tokens=16", "--config.data.images_per_row=2"
   with commands.start(*COMMAND[1:], *short, "--restarts=2") as process:
@@ -129,9 +130,9 @@ def test_a_run_that_was_killed_starts_again_by_itself(
   assert steps == list(range(1, 401))
 
 
-def _short(data_dir, tmp_path):
+def _short(data_dir, tmp_path, steps):
   return (
-    *("--config.total_steps=400", "--config.save_every_steps=50"),
+    *(f"--config.total_steps={steps}", "--config.save_every_steps=50"),
     f"--config.data.data_dir={data_dir}",
     f"--workdir={tmp_path / 'run'}",
   )
@@ -163,8 +164,8 @@ def test_a_run_that_hangs_is_started_again(data_dir, tmp_path):
     "command.run(train.main, define=train.define_flags)\n"
   )
   done = commands.python(
-    *("-c", script, *COMMAND[3:], *_short(data_dir, tmp_path)),
-    *("--config.total_steps=40", "--config.hang_factor=10", "--restarts=1"),
+    *("-c", script, *COMMAND[3:], *_short(data_dir, tmp_path, steps=40)),
+    *("--config.hang_factor=10", "--restarts=1"),
   )
   assert done.returncode == 0, done.stderr
   line, restarted = done.stderr.splitlines()
