@@ -52,21 +52,21 @@ def of_small_images(config, made):
 
 def test_a_header_names_what_is_without_effect(config):
   names = [name for name, _ in header(make_plan(read(config)), "runs/x")]
-  assert "no effect" not in names
+  assert "unused" not in names
   config.optimizer.update(momentum=0.5, b1=0.8)
   config.data.update(eval_fraction=0.5, mask_values="index")
   plan = make_plan(read(config))
   rows = header(plan, "runs/x")
-  at = [name for name, _ in rows].index("no effect")
+  at = [name for name, _ in rows].index("unused")
   others = "without optimizer.kind=sgd or optimizer.kind=muon"
   assert rows[at:] == [
-    ("no effect", f"optimizer.momentum=0.5, {others}"),
+    ("unused", f"optimizer.momentum=0.5, {others}"),
     ("", "data.eval_fraction=0.5, as the images to evaluate on are given"),
     ("", "data.mask_values='index', as the labels are no masks"),
   ]
   # A run that goes on has said it before.
   rows = dict(header(plan, "runs/x", is_new=False))
-  assert "no effect" not in rows
+  assert "unused" not in rows
 
 
 def test_images_that_are_held_out_need_their_share(config):

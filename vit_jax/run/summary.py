@@ -91,7 +91,7 @@ def header(
     text = "none, so no weights will be left: set save_every_epochs or _steps"
     rows.append(("checkpoints", text))
   if is_new:
-    names = itertools.chain(["no effect"], itertools.repeat(""))
+    names = itertools.chain(["unused"], itertools.repeat(""))
     rows += zip(names, keys_without_effect(plan), strict=False)
   return rows
 
