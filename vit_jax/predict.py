@@ -32,17 +32,18 @@ _TOP = 3
 # For a flag, those that have no effect beside it.
 _BESIDE = {
   "masks": (
-    *("out", "json", "features", "layers", "tokens", "head", "texts"),
-    *("template", "save_head", "top", "batch_size"),
+    "out",
+    "json",
+    "features",
+    "layers",
+    "tokens",
+    "head",
+    "texts",
+    "template",
+    "save_head",
+    "top",
+    "batch_size",
   )
-}
-# For a flag, the one without which it has no effect.
-_NEEDS = {
-  "short_side": "masks",
-  "layers": "features",
-  "tokens": "layers",
-  "template": "texts",
-  "save_head": "texts",
 }
 
 if TYPE_CHECKING:
@@ -207,12 +208,7 @@ def predict_files(
     needs_classes = not (text_head or features)
     loaded = _open(checkpoint, options, needs_classes=needs_classes)
     outputs = _outputs(loaded, text_head)
-    if top is not None and not (outputs.answers.are_ranked and outputs.number):
-      raise ValueError(
-        f"--top={top} is for classes, and {checkpoint} gives none: leave it "
-        "out."
-      )
-    top = _TOP if top is None else top
+    top = outputs.number_shown(top, checkpoint)
     if text_head or loaded.model.num_classes:
       _say_trained_on(loaded, files)
     batches = predict(
@@ -475,6 +471,20 @@ class _Outputs(NamedTuple):
   names: Sequence[str]
   number: int
 
+  def number_shown(self, top: int | None, checkpoint: str) -> int:
+    """How many classes to show: `top`, or the default.
+
+    Raises ValueError if it is given and the checkpoint has no classes.
+    """
+    if top is None:
+      return _TOP
+    if not (self.answers.are_ranked and self.number):
+      raise ValueError(
+        f"--top={top} is for classes, and {checkpoint} gives none: leave it "
+        "out."
+      )
+    return top
+
   def screen_lines(self, top: int, *, as_json: bool) -> "Lines":
     """Returns a function that formats predictions for the screen."""
     from vit_jax.inference import answers
@@ -616,7 +626,7 @@ if __name__ == "__main__":
     takes="CHECKPOINT IMAGE...",
     define=define_flags,
     beside=_BESIDE,
-    needs=_NEEDS,
+    needs={"short_side": "masks"},
   )
 else:
   callable_module.make_callable(__name__, predict)

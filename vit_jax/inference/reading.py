@@ -16,6 +16,7 @@ from vit_jax.data.example import ImageSpec, UnreadableImageError
 from vit_jax.data.preprocessing import Preprocessing
 from vit_jax.data.reading.folders import EXTENSIONS
 from vit_jax.data.reading.named_images import find_images, say_left_out
+from vit_jax.runtime.files import real_path
 from vit_jax.runtime.printable import printable_path, say_once
 from vit_jax.training.sharding import start_ahead
 
@@ -111,7 +112,7 @@ def without_query(images: Pictures, query: Picture) -> list[Any]:
   """
   query_path = None
   if isinstance(query, str | os.PathLike):
-    query_path = os.path.realpath(os.path.expanduser(query))
+    query_path = real_path(query)
 
   def is_query(picture: Any) -> bool:
     is_file = isinstance(picture, str | os.PathLike)

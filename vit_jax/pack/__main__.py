@@ -37,13 +37,23 @@ from vit_jax.data.reading.class_lists import SUMS, read_sums
 from vit_jax.data.settings import HELD_OUT_BY, check_address
 from vit_jax.pack import notes
 from vit_jax.runtime import command, extras
-from vit_jax.runtime.files import output_folder, read_regular
+from vit_jax.runtime.files import output_folder, read_regular, real_path
 from vit_jax.runtime.printable import printable, say
 
 # The flags that have an effect on packing alone, not on --verify.
 _OF_PACKING = (
-  *("size", "quality", "encoding", "labels", "label_column", "outside"),
-  *("held_out_by", "name", "data_dir", "seed", "shard_mib", "workers"),
+  "size",
+  "quality",
+  "encoding",
+  "labels",
+  "label_column",
+  "outside",
+  "held_out_by",
+  "name",
+  "data_dir",
+  "seed",
+  "shard_mib",
+  "workers",
 )
 
 
@@ -157,11 +167,9 @@ def _check_beside(source: str, out: str) -> None:
 
   It would be taken for one of the classes there.
   """
-  folders = (os.path.realpath(os.path.expanduser(x)) for x in (source, out))
   if "://" in source + out or notes.is_begun(out):
     return
-  inside, place = folders
-  if place.startswith(f"{inside}{os.sep}"):
+  if real_path(out).startswith(f"{real_path(source)}{os.sep}"):
     raise ValueError(
       f"OUT, {out}, lies in SOURCE, {source}, where it would be taken for one "
       "more class: choose a folder beside SOURCE."

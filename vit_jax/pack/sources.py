@@ -20,7 +20,7 @@ from vit_jax.pack.records import TFDS_NAMES, Listing, Records, Splits
 from vit_jax.pack.repository import Files, parquet_files
 from vit_jax.runtime import extras
 
-# What each option that is for some sources alone is for.
+# The sources for which an option has an effect.
 _FOR = {
   "label_column": "Parquet files",
   "data_dir": "tfds:NAME",
@@ -85,15 +85,14 @@ def open_sources(
   if not (is_prepared or is_folder or folder.is_file()):
     raise ValueError(f"there is no folder or file {source!r} to pack.")
   files = _parquet_files(folder, names) if is_folder else {}
-  has_option = {
-    "label_column": bool(files),
-    "data_dir": is_prepared,
-    "outside": not (is_prepared or is_folder),
-    "labels": _has_ending(names, ".tar") and not files,
+  options = {
+    "label_column": (label_column, bool(files)),
+    "data_dir": (data_dir, is_prepared),
+    "outside": (outside, not (is_prepared or is_folder)),
+    "labels": (labels, _has_ending(names, ".tar") and not files),
   }
-  given = [label_column, data_dir, outside, labels]
-  for (name, is_taken), value in zip(has_option.items(), given, strict=True):
-    if value and not is_taken:
+  for name, (value, has_effect) in options.items():
+    if value and not has_effect:
       raise ValueError(
         f"--{name}={value} is for {_FOR[name]}, and {source!r} is none: leave "
         "it out."

@@ -217,6 +217,11 @@ def check_new_folder(folder: pathlib.Path | epath.Path) -> None:
     )
 
 
+def real_path(path: Path) -> str:
+  """The absolute path of a local file or folder, the same by all its names."""
+  return os.path.realpath(os.path.expanduser(path))
+
+
 def check_apart(
   written: Iterable[Path | None], read: Iterable[Path | None]
 ) -> None:
@@ -226,10 +231,10 @@ def check_apart(
   such as that of a class: it would be one more image there, or replace one.
   Each may be None, or an address, which is no local file.
   """
-  sources = [os.path.realpath(os.path.expanduser(p)) for p in read if p]
+  sources = [real_path(p) for p in read if p]
   taken = dict.fromkeys(sources, "is read")
   for path in filter(None, written):
-    place = os.path.realpath(os.path.expanduser(path))
+    place = real_path(path)
     folder, name = os.path.split(place)
     is_picture = os.path.splitext(name)[1].lower() in _PICTURES
     if is_picture and any(folder.startswith(f"{s}{os.sep}") for s in sources):

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,12 @@ from vit_jax.pretrained.load import open_checkpoint
 from vit_jax.pretrained.loaded import Loaded
 from vit_jax.run.saved import SavedRun, open_saved_run
 from vit_jax.runtime.display import Display
-from vit_jax.runtime.files import check_new_folder, filling, local_path
+from vit_jax.runtime.files import (
+  check_new_folder,
+  filling,
+  local_path,
+  real_path,
+)
 from vit_jax.tasks import choose
 from vit_jax.tasks.finite import NotFiniteError, check_finite
 from vit_jax.tasks.scores import Scores
@@ -99,15 +103,13 @@ def merge(
   """
   _check_runs(runs, greedy=greedy, walk=walk)
   _check_out(out)
-  _check_base(runs, options.get("base"))
+  of_runs = _options_of(runs, options)
   display = Display()
-  with open_saved_run(
-    runs[0], best=best, **_options_of(runs[0], options)
-  ) as first:
+  with open_saved_run(runs[0], best=best, **of_runs[runs[0]]) as first:
     trees = [_Tree.of(first.params)]
     check_finite(trees[0].arrays, f"{runs[0]} cannot be averaged")
     for name in runs[1:]:
-      loaded = _open(name, best, options)
+      loaded = _open(name, best, of_runs[name])
       tree = _Tree.of(loaded.held)
       check_finite(tree.arrays, f"{name} cannot be averaged")
       _check_fits(name, loaded, tree, first, trees[0])
@@ -147,7 +149,7 @@ def _check_runs(runs: Sequence[str], *, greedy: bool, walk: bool) -> None:
       f"no --greedy; {len(runs)} runs were "
       f"given{' with --greedy' if greedy else ''}."
     )
-  places = {run.rstrip("/") if "://" in run else _place(run) for run in runs}
+  places = {*map(_place, runs)}
   if len(runs) < 2 or len(places) < len(runs):
     raise ValueError(
       f"give two runs or more, each once; {' '.join(runs) or 'none'} was given."
@@ -155,8 +157,8 @@ def _check_runs(runs: Sequence[str], *, greedy: bool, walk: bool) -> None:
 
 
 def _place(run: str) -> str:
-  """The folder of a run, by a path that no other name of it has."""
-  return os.path.realpath(os.path.expanduser(run))
+  """The folder or the address of a run, the same by all its names."""
+  return run.rstrip("/") if bucket.is_address(run) else real_path(run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,13 +317,24 @@ def _filling(out: str) -> Iterator[str]:
     yield str(draft)
 
 
-def _check_base(runs: Sequence[str], base: str | None) -> None:
-  """Raises ValueError for a `base` if none of the runs has one."""
-  if base is not None and not any(map(_has_base, runs)):
+def _options_of(
+  runs: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Mapping[str, Any]]:
+  """The options for each run, of which those without a base get no `base`.
+
+  Raises ValueError for a `base` if none of the runs has one.
+  """
+  base = options.get("base")
+  if base is None:
+    return dict.fromkeys(runs, options)
+  have_base = {run for run in runs if _has_base(run)}
+  if not have_base:
     raise ValueError(
       f"--base={base} is where the base of a run with LoRA or its teacher is, "
       "and none of these has one: leave it out."
     )
+  others = {name: value for name, value in options.items() if name != "base"}
+  return {run: options if run in have_base else others for run in runs}
 
 
 def _has_base(run: str) -> bool:
@@ -329,17 +342,9 @@ def _has_base(run: str) -> bool:
   return bool({"base", "teacher"} & {*(latest_description(run) or {})})
 
 
-def _options_of(run: str, options: Mapping[str, Any]) -> dict[str, Any]:
-  """The options for a run, without `base` if it has none."""
-  if "base" not in options or _has_base(run):
-    return {**options}
-  return {name: value for name, value in options.items() if name != "base"}
-
-
 def _open(name: str, best: bool, options: Mapping[str, Any]) -> Loaded:
   """Opens another run, and reads its parameters into `Loaded.held`."""
-  of_run = _options_of(name, options)
-  own = {key: of_run[key] for key in ("task", "base") if key in of_run}
+  own = {key: options[key] for key in ("task", "base") if key in options}
   return open_checkpoint(
     name, hold=Loaded.read_params, as_trained=True, best=best, **own
   )
