@@ -123,7 +123,7 @@ def assert_equal(found, expected, atol=1e-6):
     assert float(found[0][key]) == pytest.approx(value, rel=1e-6)
   assert all(np.abs(x).max() > 0.01 for x in jax.tree.leaves(expected[1]))
   jax.tree.map(
-    functools.partial(np.testing.assert_allclose, rtol=0, atol=atol),
+    functools.partial(np.testing.assert_allclose, rtol=1e-6, atol=atol),
     *(found[1], expected[1]),
   )
 
