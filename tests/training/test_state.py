@@ -111,6 +111,16 @@ def test_first_parameters_need_no_more_than_a_model(given, keywords):
   jax.tree.map(same, params, expected)
 
 
+def test_first_parameters_are_drawn_within_other_functions():
+  """Of several keys at once, as for an ensemble, and in a jitted function."""
+  model, expected = first_parameters()
+  keys = jnp.stack([jax.random.key(1), jax.random.key(0)])
+  draw = functools.partial(init_params, model, image_size=224)
+  params = jax.jit(jax.vmap(draw))(keys)
+  same = functools.partial(np.testing.assert_allclose, atol=1e-6)
+  jax.tree.map(lambda x, y: same(x[1], y), params, expected)
+
+
 def test_a_size_that_is_assumed_is_said(capsys):
   for assumed in ([], [jax.random.key(0)]):
     printable.said_once.clear()

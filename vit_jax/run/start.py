@@ -2,11 +2,9 @@
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -191,23 +189,15 @@ def moves_head(plan: Plan, kernel: np.ndarray) -> bool:
 
 
 def _draw_missing(plan: Plan, init: Callable, state: TrainState) -> TrainState:
-  """Draws the arrays for which the state has only shapes.
-
-  The other arrays are not computed, so the program is small if most are given.
-  """
+  """Draws the arrays for which the state has only shapes."""
   leaves, structure = jax.tree.flatten(state)
-  is_shape = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
-  shapes = [*itertools.compress(leaves, is_shape)]
-
-  def draw(key: Array) -> list[Array]:
-    drawn = jax.tree.leaves(nn.unbox(init(key)))
-    return [*itertools.compress(drawn, is_shape)]
-
-  make = jax.jit(draw, out_shardings=sharding.shardings_of(shapes))
-  drawn = iter(make(jax.random.key(plan.settings.seed)))
+  shapes = [
+    leaf if isinstance(leaf, jax.ShapeDtypeStruct) else None for leaf in leaves
+  ]
+  drawn = iter(sharding.draw(init, jax.random.key(plan.settings.seed), shapes))
   return structure.unflatten(
-    next(drawn) if lacking else leaf
-    for leaf, lacking in zip(leaves, is_shape, strict=True)
+    leaf if shape is None else next(drawn)
+    for leaf, shape in zip(leaves, shapes, strict=True)
   )
 
 
