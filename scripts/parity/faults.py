@@ -406,7 +406,7 @@ FAULTS: dict[str, Fault] = {
   "Nesterov's momentum": _patch(
     optax, "trace", lambda trace: lambda m: trace(m, nesterov=True)
   ),
-  "a clip of each array": _patch(optax, "clip_by_global_norm", _clip_by_array),
+  "a clip of each array": _patch(optimizer, "clip_to", _clip_by_array),
   "a clip after the momentum": _optimizer(_clip_late, clip_norm=0.0),
   "a clip after decay": _optimizer(_clip_late, clip_norm=0.0),
   "1 % of smoothing": _settings("loss", label_smoothing=0.01),

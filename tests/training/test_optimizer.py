@@ -13,6 +13,8 @@ import pytest
 from vit_jax.models.parts import ENCODER, Part, Parts, Stack
 from vit_jax.runtime.settings import untuned
 from vit_jax.training.optimizer import (
+  Measured,
+  clip_to,
   make_optimizer,
   make_schedule,
   trainable_filter,
@@ -424,6 +426,27 @@ def test_the_gradient_is_clipped_by_its_global_norm():
   np.testing.assert_allclose(
     updates["dense"]["bias"], -scale * grads["dense"]["bias"], rtol=1e-5
   )
+
+
+@pytest.mark.parametrize("largest", [0.25, 1e3])
+def test_a_clip_is_that_of_optax(largest):
+  grads = _tree(1)
+  found = _updates(clip_to(largest), grads, _tree(0))
+  expected = _updates(optax.clip_by_global_norm(largest), grads, _tree(0))
+  same = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+  jax.tree.map(same, found, expected)
+
+
+def test_a_clip_takes_the_norm_of_the_gradient_that_was_measured_alone():
+  """A transformation before it may have changed the gradient."""
+  grads = _tree(1)
+  clip = functools.partial(clip_to(1.0).update, state=optax.EmptyState())
+  halved = jax.tree.map(lambda x: x / 2, grads)
+  measured = Measured(grads, jnp.float32(8.0))
+  for given, factor in ((grads, 1 / 8), (halved, 1 / optax.tree.norm(halved))):
+    found, _ = clip(given, measured=measured)
+    kernel = given["dense"]["kernel"] * min(factor, 1.0)
+    np.testing.assert_allclose(found["dense"]["kernel"], kernel, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 Adam is that of arXiv:2010.11929, App. B.1, and the schedules are in Table 3.
 """
 
+import dataclasses
 import functools
 import math
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -148,13 +150,62 @@ def make_optimizer(
     trust_ratio = optax.masked(_scale_by_trust_ratio(parts), decays)
     decay = optax.chain(decay, trust_ratio)
   tx = optax.chain(
-    optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+    clip_to(clip_norm) if clip_norm else optax.identity(),
     core,
     decay,
     _scale_by_place(settings, parts),
     optax.scale_by_learning_rate(learning_rate),
   )
   return tx if is_trainable is None else _train_only(is_trainable, tx)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A gradient and its global norm, for an optimizer that needs it as well.
+
+  XLA does not see that a branch computes once more what is known outside.
+  """
+
+  gradient: Any
+  norm: Array
+
+  @classmethod
+  def of(cls, gradient: Any) -> "Measured":
+    return cls(gradient, optax.tree.norm(gradient))
+
+  def norm_of(self, updates: Any) -> Array:
+    """The global norm of a tree, which is known if it is the gradient."""
+    arrays, known = map(jax.tree.leaves, (updates, self.gradient))
+    is_known = len(arrays) == len(known) and all(
+      map(operator.is_, arrays, known)
+    )
+    return self.norm if is_known else optax.tree.norm(updates)
+
+
+def clip_to(largest: float) -> optax.GradientTransformationExtraArgs:
+  """Scales a gradient to the global norm `largest` if its own is larger.
+
+  `optax.clip_by_global_norm` divides each array by the norm, and XLA then
+  stores all quotients on a CPU; one factor for all is applied where an array is
+  used. Its update takes the norm from `measured`, a `Measured`, if it is given.
+  """
+
+  def update(
+    updates: Any,
+    state: Any,
+    params: Any = None,
+    *,
+    measured: Measured | None = None,
+    **others: Any,
+  ) -> tuple[Any, Any]:
+    del params, others
+    norm = (measured or Measured.of(updates)).norm_of(updates)
+    factor = jnp.where(norm < largest, 1.0, largest / norm)
+    return jax.tree.map(lambda x: x * factor.astype(x.dtype), updates), state
+
+  return optax.GradientTransformationExtraArgs(
+    lambda params: optax.EmptyState(), update
+  )
 
 
 def _weight_decay(settings: OptimizerSettings, total_steps: int) -> Any:

@@ -21,7 +21,7 @@ from vit_jax.training.losses import (
   Objective,
   StepContext,
 )
-from vit_jax.training.optimizer import map_paths
+from vit_jax.training.optimizer import Measured, map_paths
 from vit_jax.training.settings import LossSettings
 from vit_jax.training.state import Extras, TrainState, check_optimizer
 
@@ -112,6 +112,7 @@ def make_train_step(
   gradient = _make_gradient(model_of, objective, accumulation_steps)
   average = _make_average(objective, ema_decay, ema_warmup)
   check_optimizer(tx)
+  optimizer = optax.with_extra_args_support(tx)
   schedule = _as_schedule(learning_rate)
 
   def train_step(
@@ -125,12 +126,14 @@ def make_train_step(
     (mean_loss, means), grads = gradient(
       state.params, context, dropout_key, inputs, targets
     )
-    norm = optax.tree.norm(grads)
-    finite = jnp.isfinite(mean_loss) & jnp.isfinite(norm)
+    measured = Measured.of(grads)
+    finite = jnp.isfinite(mean_loss) & jnp.isfinite(measured.norm)
 
     def update() -> TrainState:
       """The next state, but for its step, if the update is applied."""
-      updates, opt_state = tx.update(grads, state.opt_state, state.params)
+      updates, opt_state = optimizer.update(
+        grads, state.opt_state, state.params, measured=measured
+      )
       params = optax.apply_updates(state.params, updates)
       averaged = average(state, params)
       return TrainState(state.step, params, opt_state, averaged, means.state)
@@ -139,7 +142,7 @@ def make_train_step(
     metrics = {
       "loss": mean_loss,
       objective.metric: means.score,
-      "gradient_norm": norm,
+      "gradient_norm": measured.norm,
       "skipped_steps": 1 - finite.astype(jnp.int32),
       **means.metrics,
     }
