@@ -225,7 +225,7 @@ class _Program:
     self._known |= zip(keys, part(*values), strict=True)
 
   def _original(self, variable: Any) -> Any:
-    """What the variable is a copy of, or itself."""
+    """Returns the variable of which this one is a copy, or itself."""
     if isinstance(variable, Literal) or variable in self._known:
       return variable
     _, eqn = self._makers[variable]
