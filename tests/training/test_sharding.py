@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from vit_jax import init_params, make_vit
+from vit_jax import make_vit
 from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
-from vit_jax.training.settings import LoraSettings, OptimizerSettings
-from vit_jax.training.state import Extras, make_init
+from vit_jax.training.settings import OptimizerSettings
+from vit_jax.training.state import make_init
 
 
 @pytest.mark.parametrize(
@@ -122,59 +122,6 @@ def test_tensor_parallel_splits_the_mlp():
   assert kernel.sharding.shard_shape(kernel.shape) == (192, 768 // 2)
   query = shapes.params["block_0"]["msa"]["query"]["kernel"]
   assert query.sharding.shard_shape(query.shape) == (192, 1, 96)
-
-
-@pytest.fixture
-def compiled_programs():
-  """A list with an item for each program that was compiled."""
-  found = []
-  event = "/jax/core/compile/backend_compile_duration"
-
-  def listen(name, _, **__):
-    if name == event:
-      found.append(name)
-
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  yield found
-  jax.monitoring.unregister_event_duration_listener(listen)
-
-
-@pytest.mark.parametrize("fields", [{}, dict(scan=True), dict(lora=True)])
-def test_arrays_are_drawn_as_by_one_program(fields):
-  """To the bit, each device its part, and no array that is not needed."""
-  model = make_vit(
-    "Ti/4", num_classes=5, num_layers=2, scan=fields.get("scan", False)
-  )
-  tx = make_optimizer(OptimizerSettings(), lambda _: 1.0)
-  extras = Extras(LoraSettings(rank=2)) if "lora" in fields else Extras()
-  init = jax.jit(make_init(model, tx, (8, 8, 3), 0.9, extras))
-  shapes = jax.tree.leaves(
-    sharding.array_shapes(init, sharding.make_mesh(1, 8))
-  )
-  asked = [None if place % 7 == 0 else x for place, x in enumerate(shapes)]
-  key = jax.random.key(3)
-  found = sharding.draw(init, key, asked)
-  known = [
-    (array, shape.sharding)
-    for array, shape in zip(jax.tree.leaves(init(key)), asked, strict=True)
-    if shape is not None
-  ]
-  for array, (same, layout) in zip(found, known, strict=True):
-    np.testing.assert_array_equal(array, same)
-    assert array.dtype == same.dtype and array.sharding == layout
-
-
-def test_layers_that_are_drawn_alike_share_their_programs(compiled_programs):
-  """A model of five layers compiles as many programs as one of two."""
-
-  def compiled(num_layers):
-    model = make_vit("Ti/4", num_classes=5, num_layers=num_layers, mlp_size=99)
-    jax.clear_caches()
-    compiled_programs.clear()
-    init_params(model, jax.random.key(0), 8)
-    return len(compiled_programs)
-
-  assert compiled(5) == compiled(2)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 9])

@@ -6,7 +6,6 @@ Adam is that of arXiv:2010.11929, App. B.1, and the schedules are in Table 3.
 import dataclasses
 import functools
 import math
-import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -176,9 +175,7 @@ class Measured:
   def norm_of(self, updates: Any) -> Array:
     """The global norm of a tree, which is known if it is the gradient."""
     arrays, known = map(jax.tree.leaves, (updates, self.gradient))
-    is_known = len(arrays) == len(known) and all(
-      map(operator.is_, arrays, known)
-    )
+    is_known = [*map(id, arrays)] == [*map(id, known)]
     return self.norm if is_known else optax.tree.norm(updates)
 
 

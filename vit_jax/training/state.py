@@ -22,7 +22,7 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted, say_once
 from vit_jax.runtime.shown import is_loaded
-from vit_jax.training import sharding
+from vit_jax.training import drawing
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
@@ -292,11 +292,11 @@ def init_params(
       "init_params(model, jax.random.key(0), 224)."
     )
   key = jnp.asarray(key)
-  if not sharding.is_key(key):
+  if not drawing.is_key(key):
     key = jax.random.wrap_key_data(key)
   init = jax.jit(make_params_init(model, _image_shape(image_size, channels)))
   shapes, structure = jax.tree.flatten(nn.unbox(jax.eval_shape(init, key)))
-  return structure.unflatten(sharding.draw(init, key, shapes))
+  return structure.unflatten(drawing.draw(init, key, shapes))
 
 
 def _image_shape(image_size: Any, channels: int) -> tuple[int, int, int]:
