@@ -6,10 +6,10 @@ import pytest
 
 from tests.tiny import compilations
 from vit_jax import init_params, make_vit
-from vit_jax.training import drawing, sharding
+from vit_jax.training import sharding
 from vit_jax.training.optimizer import make_optimizer
 from vit_jax.training.settings import LoraSettings, OptimizerSettings
-from vit_jax.training.state import Extras, make_init
+from vit_jax.training.state import Extras, draw, make_init
 
 
 @pytest.mark.parametrize("fields", [{}, dict(scan=True), dict(lora=True)])
@@ -26,7 +26,7 @@ def test_arrays_are_drawn_as_by_one_program(fields):
   )
   asked = [None if place % 7 == 0 else x for place, x in enumerate(shapes)]
   key = jax.random.key(3)
-  found = drawing.draw(init, key, asked)
+  found = draw(init, key, asked)
   known = [
     (array, shape.sharding)
     for array, shape in zip(jax.tree.leaves(init(key)), asked, strict=True)

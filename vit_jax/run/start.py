@@ -22,9 +22,9 @@ from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks.outcome import Stream
 from vit_jax.tasks.scores import kept_folds
-from vit_jax.training import drawing, sharding
+from vit_jax.training import sharding
 from vit_jax.training.inputs import mirror
-from vit_jax.training.state import TrainState, with_params
+from vit_jax.training.state import TrainState, draw, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
 from vit_jax.workdir.description import check_same_run
@@ -194,7 +194,7 @@ def _draw_missing(plan: Plan, init: Callable, state: TrainState) -> TrainState:
   shapes = [
     leaf if isinstance(leaf, jax.ShapeDtypeStruct) else None for leaf in leaves
   ]
-  drawn = iter(drawing.draw(init, jax.random.key(plan.settings.seed), shapes))
+  drawn = iter(draw(init, jax.random.key(plan.settings.seed), shapes))
   return structure.unflatten(
     leaf if shape is None else next(drawn)
     for leaf, shape in zip(leaves, shapes, strict=True)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import flax.linen as nn
@@ -14,6 +14,8 @@ import numpy as np
 import optax
 from flax import struct
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.extend.core import Literal, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array, Int
 
 from vit_jax.models.model import input_shapes
@@ -22,7 +24,6 @@ from vit_jax.runtime import hints
 from vit_jax.runtime.checks import COUNT, checked
 from vit_jax.runtime.printable import quoted, say_once
 from vit_jax.runtime.shown import is_loaded
-from vit_jax.training import drawing
 from vit_jax.training.losses import Objective
 from vit_jax.training.settings import LoraSettings
 
@@ -292,11 +293,11 @@ def init_params(
       "init_params(model, jax.random.key(0), 224)."
     )
   key = jnp.asarray(key)
-  if not drawing.is_key(key):
+  if not is_key(key):
     key = jax.random.wrap_key_data(key)
   init = jax.jit(make_params_init(model, _image_shape(image_size, channels)))
   shapes, structure = jax.tree.flatten(nn.unbox(jax.eval_shape(init, key)))
-  return structure.unflatten(drawing.draw(init, key, shapes))
+  return structure.unflatten(draw(init, key, shapes))
 
 
 def _image_shape(image_size: Any, channels: int) -> tuple[int, int, int]:
@@ -384,3 +385,117 @@ def with_params(
     params=unflatten_dict(params, sep="/"),
     averaged_params=whole_average,
   )
+
+
+def draw(
+  init: Any, key: jax.Array, shapes: Sequence[jax.ShapeDtypeStruct | None]
+) -> list[jax.Array]:
+  """Makes the arrays that `init` draws from a random key.
+
+  Arrays that are drawn alike, such as the kernels of all layers, share a small
+  program. Their bits are those of `init`, whose own program has each draw as
+  often as there are layers: that of a ViT of 12 layers compiles for five times
+  as long. Each device draws its part of an array.
+
+  Args:
+    init: A jitted function of a key.
+    key: The key, as of `jax.random.key`.
+    shapes: The shape and the sharding of each leaf of what `init` returns; None
+      for those that are not needed.
+
+  Returns:
+    The arrays whose shapes are given, in their order.
+  """
+  is_needed = [shape is not None for shape in shapes]
+  layouts = [shape.sharding for shape in shapes if shape is not None]
+  program = _Program(init.trace(key).jaxpr, is_needed, key)
+  drawn: dict[Any, jax.Array] = {}
+  arrays = []
+  for output, layout in zip(program.outputs, layouts, strict=True):
+    asked = id(output), layout
+    if asked in drawn:  # An average starts as a copy of the parameters.
+      arrays.append(jnp.copy(drawn[asked]))
+      continue
+    part, values = program.part([output])
+    (drawn[asked],) = _jitted(part, layout)(*values)
+    arrays.append(drawn[asked])
+  return arrays
+
+
+class _Program:
+  """The program of a function of a key, without what is not needed.
+
+  Attributes:
+    outputs: Its variables that are needed. Copies are taken for the originals.
+  """
+
+  def __init__(self, closed: Any, is_needed: list[bool], key: jax.Array):
+    self._closed = closed
+    self._jaxpr, _ = dce_jaxpr(closed.jaxpr, is_needed, instantiate=True)
+    self._makers = {
+      variable: (place, eqn)
+      for place, eqn in enumerate(self._jaxpr.eqns)
+      for variable in eqn.outvars
+    }
+    inputs = (*self._jaxpr.constvars, *self._jaxpr.invars)
+    self._known = dict(zip(inputs, (*closed.consts, key), strict=True))
+    self.outputs = [*map(self._original, self._jaxpr.outvars)]
+    # Each array has a key of its own, which is computed first.
+    keys = [v for v in self._makers if is_key(v.aval)]
+    part, values = self.part(keys)
+    self._known |= zip(keys, part(*values), strict=True)
+
+  def _original(self, variable: Any) -> Any:
+    """Returns the variable of which this one is a copy, or itself."""
+    if isinstance(variable, Literal) or variable in self._known:
+      return variable
+    _, eqn = self._makers[variable]
+    if eqn.primitive.name != "copy":
+      return variable
+    return self._original(eqn.invars[0])
+
+  def part(self, outputs: Sequence[Any]) -> tuple["_Part", list[Any]]:
+    """The part that computes these, and its inputs, which are known."""
+    eqns, inputs, left = {}, {}, [*outputs]
+    while left:
+      variable = left.pop()
+      if isinstance(variable, Literal):
+        continue
+      if variable in self._known:
+        inputs[variable] = self._known[variable]
+        continue
+      place, eqn = self._makers[variable]
+      if place not in eqns:
+        eqns[place] = eqn
+        left.extend(eqn.invars)
+    jaxpr = self._jaxpr.replace(
+      constvars=[],
+      invars=[*inputs],
+      outvars=[*outputs],
+      eqns=[eqns[place] for place in sorted(eqns)],
+      debug_info=self._jaxpr.debug_info.with_unknown_names(),
+    )
+    closed = self._closed.replace(jaxpr=jaxpr, consts=[])
+    return _Part(str(jaxpr), closed), [*inputs.values()]
+
+
+def is_key(array: Any) -> bool:
+  """Whether an array, or its description, has keys as of `jax.random.key`."""
+  return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+  """A part of a program. It equals another one that computes the same."""
+
+  text: str
+  closed: Any = dataclasses.field(compare=False)
+
+  def __call__(self, *values: Any) -> list[jax.Array]:
+    return jaxpr_as_fun(self.closed)(*values)
+
+
+@functools.lru_cache(maxsize=256)
+def _jitted(part: _Part, layout: Any) -> Callable[..., list[jax.Array]]:
+  """The part as a jitted function, whose results have this layout."""
+  return jax.jit(part.__call__, out_shardings=layout)
