@@ -250,6 +250,8 @@ def test_mistakes_are_found_before_anything_runs(
 def test_what_does_not_fit_the_study_is_refused(file, trained, tmp_path):
   with pytest.raises(ValueError, match="--workdir is empty: name a folder"):
     run_study(str(file), "")
+  with pytest.raises(ValueError, match="study.py is a file: name a folder"):
+    run_study(str(file), str(file))
   with pytest.raises(ValueError, match="--index=5: the rows are 1 to 4"):
     run_study(str(file), str(tmp_path), index=5)
   with pytest.raises(ValueError, match="give .*my_study.py and --index"):

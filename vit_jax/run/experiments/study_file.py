@@ -53,7 +53,7 @@ def open_study(file: str, workdir: str, changes: Sequence[str]) -> Study:
   no settings or a name that cannot be a folder's, a change does not fit, or
   `file` names a row of the study as well.
   """
-  bucket.check(workdir, writes=False)
+  bucket.check(workdir, writes=True)
   name, _, argument = file.partition(":")
   path, module = load_file(name)
   table = getattr(module, "ROWS", None)
