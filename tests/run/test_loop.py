@@ -341,6 +341,32 @@ def test_a_longer_run_says_that_its_learning_rate_rises_again(
   assert "checkpoint of step 8" in same and "The learning rate" not in same
 
 
+def test_changes_that_are_allowed_are_obeyed_or_told(
+  run_copy, data_dir, capsys
+):
+  """Rates of the model change, but neither its variant nor how it began."""
+  shutil.rmtree(run_copy / "checkpoints/12")
+  config = runs.config(data_dir)
+  config.model.update(dropout_rate=0.3, head_bias=1.0)
+  with contextlib.closing(Checkpoints(str(run_copy))) as checkpoints:
+
+    def resumed():
+      made = plan.make_plan(read(config), checkpoints.describe(8))
+      made.evaluation.stream.close()
+      first_state(made, checkpoints, Display(), allow_changes=True)
+      return made.model
+
+    assert resumed().dropout_rate == 0.3
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+      "Going on with changes: model.dropout_rate was 0.1 and is now 0.3. "
+      "No effect on a run that has begun: model.head_bias."
+    ) in out
+    config.model.variant = "S/16"
+    with pytest.raises(ValueError, match="it began with: model.variant was"):
+      resumed()
+
+
 def test_a_complete_run_says_so(run_copy, data_dir, monkeypatch, capsys):
   """It is resumed by the description that its plan was made of."""
   steps = []

@@ -34,7 +34,7 @@ from vit_jax.models.parts import Parts
 from vit_jax.models.variants import BLOCKS, with_block
 from vit_jax.run import begun, build, fastest
 from vit_jax.run.evaluation import RunEvaluation, open_stream
-from vit_jax.run.settings import Settings
+from vit_jax.run.settings import Settings, read_saved
 from vit_jax.runtime.printable import say
 from vit_jax.runtime.settings import to_dict
 from vit_jax.tasks import choose
@@ -572,10 +572,19 @@ def _model(
 def _saved_model(
   settings: Settings, task: Task, saved: Mapping[str, Any]
 ) -> Model:
-  """The model of a saved description, computed as the settings say."""
+  """The model of a saved description, with the fields that were set anew.
+
+  How it is computed is as the settings say. Any other field is changed if the
+  settings differ from those of the run; `check_same_run` tells whether the run
+  may go on then.
+  """
   fields = {**saved["model"]}
   if fields.get("block", "axial") not in BLOCKS:  # A class of the user's own.
     fields |= with_block({"block": settings.model.block})
-  chosen = settings.model.given()
-  changed = {key: chosen[key] for key in EXECUTION if key in chosen}
-  return choose.model_of(task, fields).clone(**changed)
+  before = read_saved(saved["config"]).model.given()
+  fields |= {
+    key: value
+    for key, value in settings.model.given().items()
+    if key in fields and (key in EXECUTION or value != before.get(key))
+  }
+  return choose.model_of(task, fields)

@@ -27,12 +27,15 @@ from vit_jax.training.inputs import mirror
 from vit_jax.training.state import TrainState, draw, with_params
 from vit_jax.workdir.checkpoint import Checkpoints
 from vit_jax.workdir.checkpoint_reader import DamagedError, again_if_deleted
-from vit_jax.workdir.description import check_same_run
+from vit_jax.workdir.description import changes, check_changes, check_same_run
 from vit_jax.workdir.records import metrics_so_far
 
 # A head is no longer the probe that it started from if its weights move further
 # than this share of their root mean square.
 _MOST_MOVED = 0.05
+
+# Beginnings of keys that are read before the first step alone.
+_READ_AT_THE_START = ("pretrained", "transfer.", "model.head_bias")
 
 # For the annotations alone: only runs that need these modules import them.
 if TYPE_CHECKING:
@@ -79,8 +82,14 @@ def _newest_intact(
       if step < plan.lengths.total
       else _completion(plan, checkpoints, step)
     )
-    if higher := _higher_rate(plan, checkpoints.describe(step), step):
-      display.note(higher)
+    if step < plan.lengths.total:
+      saved = checkpoints.describe(step)
+      lines = (
+        _what_differs(plan, saved, step),
+        _higher_rate(plan, saved, step),
+      )
+      for line in filter(None, lines):
+        display.note(line)
     return state_and_step
   raise ValueError(
     f"{next(iter(damaged.values()))} No older one is intact either: choose "
@@ -88,12 +97,35 @@ def _newest_intact(
   )
 
 
+def _descriptions(
+  plan: Plan, saved: Mapping[str, Any], step: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The saved description, and that of the run as it is now.
+
+  The first has the keys that an older version's description lacks.
+  """
+  complete = {**saved, "config": to_dict(read_saved(saved["config"]))}
+  return complete, plan.description(step)
+
+
+def _what_differs(plan: Plan, saved: Mapping[str, Any], step: int) -> str:
+  """A line on what differs from the checkpoint; "" if nothing does."""
+  changed = changes(*_descriptions(plan, saved, step))
+  early = [key for key in changed if key.startswith(_READ_AT_THE_START)]
+  late = "; ".join(changed[key] for key in changed if key not in early)
+  line = f"Going on with changes: {late}." if late else ""
+  if early:
+    idle = f"No effect on a run that has begun: {', '.join(early)}."
+    line = f"{line} {idle}".lstrip()
+  return line
+
+
 def _higher_rate(plan: Plan, saved: Mapping[str, Any], step: int) -> str:
   """A line if changed settings more than double the learning rate; else ""."""
   old_settings = read_saved(saved["config"])
   before: Any = dataclasses.replace(plan, settings=old_settings).schedule
   after: Any = plan.schedule
-  if step >= plan.lengths.total or after(step) <= 2 * before(step):
+  if after(step) <= 2 * before(step):
     return ""
   return (
     f"The learning rate goes on at {float(after(step)):.2e}, and was "
@@ -135,11 +167,12 @@ def restore_state(
       f"{checkpoints.folder} is an average of runs, without the optimizer's "
       "state to go on from: give its folder to --pretrained of another run."
     )
-  if not allow_changes:
-    # Adds the keys that an older version's description lacks.
-    complete = {**saved, "config": to_dict(read_saved(saved["config"]))}
-    now = plan.description(step)
-    check_same_run(complete, now, str(checkpoints.folder), plan.task.labels)
+  complete, now = _descriptions(plan, saved, step)
+  folder = str(checkpoints.folder)
+  if allow_changes:
+    check_changes(complete, now, folder)
+  else:
+    check_same_run(complete, now, folder, plan.task.labels)
   scanned = saved["model"].get("scan", False)
   state = checkpoints.restore(step, _start(plan, scanned)[1])
   return _in_layout(plan, state, scanned), saved["data_iterator"]["next_batch"]

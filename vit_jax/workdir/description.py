@@ -171,6 +171,46 @@ def verify_digest(description: Any) -> None:
     )
 
 
+def changes(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, str]:
+  """How a run that goes on differs from its checkpoint, by dotted key.
+
+  `saved` is the checkpoint's description, and `now` that of the run. Keys that
+  do not change what is learned are left out.
+  """
+  there = _facts(saved)
+  here = _facts(now)
+  return {
+    key: f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
+    for key in sorted(there.keys() | here.keys())
+    if there.get(key) != here.get(key)
+    and not key.startswith(_FREE_KEYS)
+    and key not in _FREE_OF_MODEL
+  }
+
+
+def check_changes(
+  saved: dict[str, Any], now: dict[str, Any], workdir: str
+) -> None:
+  """Raises ValueError for changes that no run can go on with.
+
+  These are keys of the model that its fields do not follow, such as the name of
+  its variant. The arguments are those of `check_same_run`.
+  """
+  config = _facts(now)
+  kept = [
+    text
+    for key, text in changes(saved, now).items()
+    if key.startswith("model.")
+    and now["model"].get(key.removeprefix("model.")) != config.get(key)
+  ]
+  if kept:
+    raise ValueError(
+      f"{workdir} goes on with the model that it began with: "
+      f"{'; '.join(kept)}. Take the old value, or begin a run in another "
+      f"workdir, with --pretrained={workdir}."
+    )
+
+
 def check_same_run(
   saved: dict[str, Any],
   now: dict[str, Any],
@@ -184,13 +224,7 @@ def check_same_run(
   """
   there = _facts(saved)
   here = _facts(now)
-  changed = [
-    f"{key} was {there.get(key)!r} and is now {here.get(key)!r}"
-    for key in sorted(there.keys() | here.keys())
-    if there.get(key) != here.get(key)
-    and not key.startswith(_FREE_KEYS)
-    and key not in _FREE_OF_MODEL
-  ]
+  changed = changes(saved, now).values()
   if changed:
     of_folder = here.get("data.root") and not here.get("data.labels_file")
     hint = ""
