@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import pytest
 
 from vit_jax import ResNet, Vit, make_model, make_resnet, make_vit
+from vit_jax.config import base_config
 from vit_jax.models import from_fields, to_fields, variant_of
 from vit_jax.models.variants import describe
+from vit_jax.run.settings import read
 
 # Layers, hidden size, MLP size and heads, by Table 1 and the papers after it.
 TABLE = {
@@ -53,6 +55,26 @@ def test_hybrids_have_the_tokens_their_name_says(patch_size):
   shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
   tokens = (224 // patch_size) ** 2
   assert shapes["position"]["E_pos"].value.shape[0] == tokens
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_stages_set_the_tokens_of_a_hybrid(stages):
+  """A cell is 4 pixels wide after one stage, and 8 after two."""
+  config = base_config()
+  config.model.update(variant="Ti/1", num_layers=1, pooling="gap")
+  config.model.resnet_layers = (1,) * stages
+  model = make_model(**read(config).model.given(), num_classes=7)
+  image = jax.ShapeDtypeStruct((1, 32, 64, 3), jnp.float32)
+  shapes = jax.eval_shape(model.init, jax.random.key(0), image)["params"]
+  cell = 4 * 2 ** (stages - 1)
+  tokens = (32 // cell) * (64 // cell)
+  assert shapes["position"]["E_pos"].value.shape[0] == tokens
+
+
+def test_a_stage_without_units_is_refused():
+  """Its stride would be counted, though no unit has it."""
+  with pytest.raises(ValueError, match=r"^resnet_layers=\(1, 0\) .* 1 or more"):
+    make_vit("Ti/1", resnet_layers=(1, 0))
 
 
 def test_make_model_makes_both():

@@ -538,6 +538,11 @@ class Vit(BaseVit):
         f"block={self.block!r} must be a class of layers, a flax Module; the "
         "names of blocks are for make_vit and for --config.model.block."
       )
+    if any(units < 1 for units in self.resnet_layers):
+      raise ValueError(
+        f"resnet_layers={self.resnet_layers} are units of a ResNet's stages: "
+        "give 1 or more for each, as in (3, 4, 9)."
+      )
     each_layer = self.position == "relative" or self.position_at != "input"
     if self.scan and each_layer:
       raise ValueError(

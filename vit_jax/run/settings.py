@@ -75,6 +75,11 @@ class ModelSettings(Section):
     "Classes of the head; None takes those of the data.", must=checks.CLASSES
   )
   patch_size: int | None = _unset("Side of a patch in pixels, P.", must=WIDTH)
+  resnet_layers: tuple[int, ...] | None = _unset(
+    "Units in each stage of a ResNet, from whose feature map the patches are "
+    "cut (a hybrid, Section 3.1): a cell of the map is 4 pixels wide after one "
+    "stage, and twice as wide after each further one."
+  )
   hidden_size: int | None = _unset("Width of a token, D.", must=WIDTH)
   num_layers: int | None = _unset("Encoder layers, L.", must=checks.DEPTH)
   mlp_size: int | None = _unset("Width of the MLP's hidden layer.", must=WIDTH)
