@@ -178,6 +178,7 @@ def _one_step(config, size: int, batch_size: int, num_classes: int, mesh=None):
   [
     "digits",
     "cifar10",
+    "cifar10:hybrid",
     "cifar10_gpu",
     "image_folder",
     "channels",

@@ -1,5 +1,7 @@
 """The ResNets of hybrids and baselines."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -183,8 +185,35 @@ def test_a_group_norm_is_that_of_float64(
   assert np.abs(np.asarray(y) - (unit * scale + bias)).max() < most
 
 
+@pytest.mark.parametrize("sides", [(8, 6), (7, 12), (5, 5), (1, 2)])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_the_form_for_cpus_has_the_values_and_gradients_of_flaxs(sides, dtype):
+  """Of the pool and of the norm, on images that are not square."""
+  keys = jax.random.split(jax.random.key(0), 3)
+  x = jax.random.normal(keys[0], (2, *sides, 64), dtype)
+  norm = nn.GroupNorm(32, use_fast_variance=False, dtype=dtype)
+  params = norm.init(keys[1], x)
+  pool = functools.partial(
+    nn.max_pool, window_shape=(3, 3), strides=(2, 2), padding="SAME"
+  )
+
+  def result(norm, pool, params, x):
+    y = nn.relu(norm.apply(params, x))
+    weights = jax.random.normal(keys[2], pool(y).shape, dtype)
+    return (pool(y) * weights).sum(dtype=jnp.float32), pool(y)
+
+  derive = jax.value_and_grad(result, argnums=(2, 3), has_aux=True)
+  ours = derive(resnet.group_norm(dtype), resnet.max_pool, params, x)
+  flaxs = derive(norm, pool, params, x)
+  rounding = jnp.finfo(dtype).eps
+  for found, expected in zip(*map(jax.tree.leaves, (ours, flaxs)), strict=True):
+    most = 40 * rounding * max(1, jnp.abs(expected).max())
+    assert found.dtype == expected.dtype
+    assert jnp.abs(found - expected).max() < most
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
 def test_only_tpus_take_the_fast_variance_of_bfloat16(
   monkeypatch, platform, dtype
 ):
