@@ -159,8 +159,8 @@ def _max_pool(x: Array) -> Array:
   return nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding="SAME")
 
 
-# On a CPU, XLA computes the gradient of a pool one window after another. That of
-# the highest of nine arrays is the same, and takes a fifth of its time.
+# On a CPU, XLA computes the gradient of a pool window by window. That of the
+# highest of nine arrays is the same, and takes a fifth of its time.
 _max_pool_of_cpus = jax.custom_jvp(_max_pool)
 
 
