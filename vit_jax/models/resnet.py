@@ -191,7 +191,7 @@ class ChannelGroupNorm(nn.Module):
   """`nn.GroupNorm` of 32 groups, by sums over each channel first.
 
   Images (B, H, W, C) -> the same shape. On a CPU, XLA's sums over a group of
-  channels take about three times as long as those over each channel.
+  channels take two to three times as long as those over each channel.
   """
 
   dtype: DTypeLike = jnp.float32
