@@ -9,7 +9,7 @@ learned positions and a class token. Muon reaches the same loss in fewer steps
 than Adam, and a step on 26 of the 64 patches takes half as long as on all.
 
 `configs/cifar10.py:hybrid` takes the patches from the feature map of a ResNet
-of one unit (Section 3.1, "Hybrid Architecture"). A step takes 1.6 times as
+of one unit (Section 3.1, "Hybrid Architecture"). A step takes 1.5 times as
 long, but less than half as many are needed for the same accuracy.
 
 `configs/cifar10.py:adam` is the earlier recipe, with the optimizer of the paper
