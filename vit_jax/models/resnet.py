@@ -5,11 +5,10 @@ ResNet v1.5 with group norm in place of batch norm and weight-standardised
 convolutions (arXiv:1903.10520).
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import flax.linen as nn
@@ -24,7 +23,7 @@ from vit_jax.models.partitioning import for_cpu, lay_out, with_axes
 from vit_jax.models.parts import ENCODER, Part, heads
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
-_GROUPS = 32  # Of a group norm.
+_NORM_GROUPS = 32
 
 
 class StdConv(nn.Module):
@@ -179,7 +178,7 @@ def _highest_of_windows(x: Array) -> Array:
   windows = [
     padded[:, i : i + height : 2, j : j + width : 2] for i, j in corners
   ]
-  return functools.reduce(_first_highest, windows)
+  return reduce(_first_highest, windows)
 
 
 def _first_highest(x: Array, y: Array) -> Array:
@@ -215,7 +214,7 @@ class ChannelGroupNorm(nn.Module):
 def _group_mean(x: Array) -> Array:
   """The mean of each channel's group; (B, H, W, C) -> (B, 1, 1, C)."""
   B, _, _, C = x.shape
-  groups = x.mean(axis=(1, 2)).reshape(B, _GROUPS, C // _GROUPS)
+  groups = x.mean(axis=(1, 2)).reshape(B, _NORM_GROUPS, C // _NORM_GROUPS)
   means = jnp.broadcast_to(groups.mean(-1, keepdims=True), groups.shape)
   return means.reshape(B, 1, 1, C)
 
@@ -234,4 +233,4 @@ def group_norm(
   if for_cpu():
     return ChannelGroupNorm(**fields)
   variance = fast_variance(dtype)
-  return nn.GroupNorm(_GROUPS, use_fast_variance=variance, **fields)
+  return nn.GroupNorm(_NORM_GROUPS, use_fast_variance=variance, **fields)

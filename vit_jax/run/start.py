@@ -82,7 +82,7 @@ def _newest_intact(
       if step < plan.lengths.total
       else _completion(plan, checkpoints, step)
     )
-    if step < plan.lengths.total:
+    if allow_changes and step < plan.lengths.total:
       saved = checkpoints.describe(step)
       lines = (
         _what_differs(plan, saved, step),
