@@ -85,6 +85,12 @@ def test_without_classes_the_features_are_pooled():
   )
 
 
+def test_a_stage_without_units_is_refused():
+  """Its stride would be counted, though no unit has it."""
+  with pytest.raises(ValueError, match=r"^layers=\(1, 0\) .* 1 or more"):
+    ResNet(2, (1, 0))
+
+
 def test_the_head_starts_at_its_bias():
   x = jax.random.normal(jax.random.key(0), (2, 16, 16, 3))
   model = ResNet(3, (), width=32, head_bias=-10.0, dtype=jnp.bfloat16)
@@ -111,10 +117,11 @@ def test_hybrids_see_the_feature_map(variant, tokens, layers):
 
 
 @pytest.mark.parametrize("strides", [1, 2])
-def test_convolutions_are_weight_standardised(strides):
-  x = jax.random.normal(jax.random.key(0), (2, 8, 8, 4))
-  conv = resnet.StdConv(6, (3, 3), strides)
-  kernel = 3 + 0.1 * jax.random.normal(jax.random.key(1), (3, 3, 4, 6))
+@pytest.mark.parametrize("side", [1, 3])
+def test_convolutions_are_weight_standardised(side, strides):
+  x = jax.random.normal(jax.random.key(0), (2, 8, 7, 4))
+  conv = resnet.StdConv(6, (side, side), strides)
+  kernel = 3 + 0.1 * jax.random.normal(jax.random.key(1), (side, side, 4, 6))
   found = jax.jit(conv.apply)({"params": {"kernel": kernel}}, x)
   standard = np.asarray(kernel, np.float64)
   for output in range(6):
@@ -183,6 +190,27 @@ def test_a_group_norm_is_that_of_float64(
   # Float32 has steps of 7.6e-6 at 100, which are 5e-4 deviations.
   most = 4e-6 if mean < 1 else 4e-3
   assert np.abs(np.asarray(y) - (unit * scale + bias)).max() < most
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_kernel_of_one_pixel_has_the_gradients_of_a_convolution(
+  monkeypatch, dtype, stride
+):
+  keys = jax.random.split(jax.random.key(0), 3)
+  x = jax.random.normal(keys[0], (2, 8, 7, 16), dtype)
+  kernel = jax.random.normal(keys[1], (1, 1, 16, 24), dtype)
+
+  def gradients():
+    y, back = jax.vjp(lambda *of: resnet.convolve(*of, stride), x, kernel)
+    return y, *back(jax.random.normal(keys[2], y.shape, dtype))
+
+  ours = gradients()
+  monkeypatch.setattr(resnet, "for_cpu", lambda: False)
+  for found, expected in zip(ours, gradients(), strict=True):
+    most = 4 * jnp.finfo(dtype).eps * jnp.abs(expected).max()
+    assert found.dtype == expected.dtype
+    assert jnp.abs(found - expected).max() <= most
 
 
 @pytest.mark.parametrize("sides", [(8, 6), (7, 12), (5, 5), (1, 2)])

@@ -173,6 +173,16 @@ def test_a_shortened_warm_up_is_said(config):
   )
 
 
+def test_a_rate_of_0_is_said(config):
+  config.optimizer.update(peak_lr=0.0, final_lr=0.0, decay="linear")
+  rows = dict(header(plan(config), "runs/x"))
+  assert rows["learning rate"].startswith("0 at every step, so no weight")
+  config.optimizer.final_lr = 1e-4
+  assert "learning rate" not in dict(header(plan(config), "runs/x"))
+  config.optimizer.update(peak_lr=1e-3, final_lr=0.0)
+  assert "learning rate" not in dict(header(plan(config), "runs/x"))
+
+
 DINOV3 = dict(block="dinov3", position="none")
 
 

@@ -303,6 +303,15 @@ def stem_stride(resnet_layers: tuple[int, ...]) -> int:
   return 4 * 2 ** (stages - 1) if stages else 1
 
 
+def check_units(name: str, units: tuple[int, ...]) -> None:
+  """Raises ValueError, which names the field, for a stage of no units."""
+  if any(count < 1 for count in units):
+    raise ValueError(
+      f"{name}={units} are units of a ResNet's stages: give 1 or more for "
+      "each, as in (3, 4, 9)."
+    )
+
+
 def input_shapes(model: nn.Module, image_shape: tuple[int, int, int]) -> Any:
   """`Model.inputs`, or images (1, H, W, C) for a module that is no `Model`."""
   if isinstance(model, Model):

@@ -36,7 +36,7 @@ from vit_jax.models.layer import (
   make_blocks,
 )
 from vit_jax.models.mask import AttentionMask
-from vit_jax.models.model import Inputs, VitFields, check_images
+from vit_jax.models.model import Inputs, VitFields, check_images, check_units
 from vit_jax.models.partitioning import for_cpu, for_tpu, with_axes
 from vit_jax.models.parts import ENCODER, Part, Stack, heads
 from vit_jax.models.patches import (
@@ -538,11 +538,7 @@ class Vit(BaseVit):
         f"block={self.block!r} must be a class of layers, a flax Module; the "
         "names of blocks are for make_vit and for --config.model.block."
       )
-    if any(units < 1 for units in self.resnet_layers):
-      raise ValueError(
-        f"resnet_layers={self.resnet_layers} are units of a ResNet's stages: "
-        "give 1 or more for each, as in (3, 4, 9)."
-      )
+    check_units("resnet_layers", self.resnet_layers)
     each_layer = self.position == "relative" or self.position_at != "input"
     if self.scan and each_layer:
       raise ValueError(

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
+from vit_jax.data.example import evenly_spread
 from vit_jax.data.preprocessing import band_places
 from vit_jax.data.reading.labels import NONE, SINGLE
 from vit_jax.models.partitioning import for_tpu
@@ -83,6 +84,9 @@ def header(
   if resized := _resized(plan):
     rows.append(("images", resized))
   rows += _for_chips(plan)
+  if not _has_rate(plan):
+    text = "0 at every step, so no weight will change: set --lr"
+    rows.append(("learning rate", text))
   if warmup := _warmup(plan):
     rows.append(("warm-up", warmup))
   if average := _average(plan):
@@ -161,6 +165,14 @@ def _resized(plan: Plan) -> str:
   if str(own) == str(images):
     return ""
   return f"{images}; the checkpoint's own are {own} (--config.eval_transform)"
+
+
+def _has_rate(plan: Plan) -> bool:
+  """Whether a step of the run has a learning rate other than 0."""
+  if plan.settings.optimizer.peak_lr:
+    return True
+  total = plan.length.total_steps
+  return any(map(plan.schedule, evenly_spread(min(total, 10), total)))
 
 
 def _warmup(plan: Plan) -> str:
