@@ -153,6 +153,7 @@ def test_every_parameter_of_every_family(name):
     outputs = {"head", "head_dist"}
     assert parts.gives_outputs(path) == (root in outputs), path
     assert parts.in_layer(path) == (root in in_layer), path
+    assert parts.in_unit(path) == ("_unit" in path), path
     assert parts.reads_pixels(path) == (path == reads_pixels), path
     assert parts.stacked_axes(path) == 0
   assert reads_pixels in shapes
@@ -162,6 +163,7 @@ def test_every_parameter_of_every_family(name):
     assert by_names.depth(path) == depths[root], path
     assert by_names.is_head(path) == (root in HEADS)
     assert by_names.own_task(path) == (root in NOT_TAKEN_OVER)
+    assert by_names.in_unit(path) == parts.in_unit(path)
 
 
 LAYERS = {"Ti": 12, "S": 12, "B": 12, "L": 24, "H": 32, "g": 40, "G": 48}
@@ -209,6 +211,7 @@ def test_scanned_layers_are_stacked():
     ("blocks/mlp/expand/kernel", 3, None, (1,), (2,)),
     ("blocks/msa/query/kernel", 4, None, (1,), (2, 3)),
     ("blocks/msa/out/kernel", 4, None, (1, 2), (3,)),
+    ("resnet/stage0_unit0/conv2/kernel", 4, None, (0, 1, 2), (3,)),
     ("block_0/q/kernel", 3, ("embed", "heads", "head_size"), (0,), (1, 2)),
     ("block_0/o/kernel", 3, ("heads", "head_size", "embed"), (0, 1), (2,)),
     ("block_0/conv/kernel", 4, (None,) * 4, (0, 1, 2), (3,)),

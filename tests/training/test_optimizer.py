@@ -356,6 +356,28 @@ def test_muon_makes_the_momentum_of_a_matrix_orthogonal(name, shape, inputs):
   np.testing.assert_allclose(stacked, alone, rtol=1e-3, atol=1e-5)
 
 
+def test_muon_takes_a_units_convolution_as_a_matrix_of_windows_and_outputs():
+  kernel = np.random.default_rng(0).normal(size=(3, 3, 4, 8)).astype("f")
+  unit = {"conv2": {"kernel": kernel}, "norm2": {"scale": np.ones(8, "f")}}
+  root = {"conv_root": {"kernel": kernel[..., :2]}}
+  grads = {"resnet": {"stage1_unit0": unit, **root}}
+  tx = make_optimizer(MUON, lambda _: 1.0)
+  updates = _updates(tx, grads, jax.tree.map(np.zeros_like, grads))["resnet"]
+  windows = {"block_0": {"mlp": {"kernel": kernel.reshape(36, 8)}}}
+  matrix = _updates(tx, windows, jax.tree.map(np.zeros_like, windows))
+  np.testing.assert_allclose(
+    np.reshape(updates["stage1_unit0"]["conv2"]["kernel"], (36, 8)),
+    matrix["block_0"]["mlp"]["kernel"],
+    rtol=1e-5,
+  )
+  # Adam's first update of all else is the sign of the gradient.
+  np.testing.assert_allclose(
+    updates["stage1_unit0"]["norm2"]["scale"], -1, rtol=1e-4
+  )
+  found = updates["conv_root"]["kernel"]
+  np.testing.assert_allclose(found, -np.sign(kernel[..., :2]), rtol=1e-4)
+
+
 @pytest.mark.parametrize("correction", [True, False])
 def test_muon_has_the_momentum_of_optax_or_of_its_authors(correction):
   """Directions by the formulas, of several steps, in float64."""

@@ -43,6 +43,8 @@ INPUT, ENCODER, DECODER, HEAD = PLACES = ("input", "encoder", "decoder", "head")
 # Names that a model which lists no parts may have for its layers, such as
 # "encoderblock_0" or "layers_3".
 _LAYER = re.compile(r"(?i)(.*(?:block|layer)s?_?)(\d+)")
+# Names of the residual units of a `ResNet`.
+_UNIT = re.compile(r"stage\d+_unit\d+")
 _GUESSED_MASKS = ("mask", "mask_token")
 
 
@@ -232,6 +234,10 @@ class Parts:
     spot = self._spot(path)
     return spot.stacked or spot.layer is not None
 
+  def in_unit(self, path: str) -> bool:
+    """Whether a parameter lies in a residual unit of a ResNet."""
+    return any(map(_UNIT.fullmatch, path.split("/")))
+
   def stacked_axes(self, path: str) -> int:
     """Number of first axes that run over layers: 1 in a stack, else 0."""
     return int(self._spot(path).stacked)
@@ -256,13 +262,16 @@ class Parts:
     axes of which the first is "embed" maps the embedding into heads, and has
     one input axis; any other kernel has one output axis. Without these names,
     the path decides: the kernel `out` of attention, which maps heads back to
-    the embedding, has two input axes, and any other kernel has one.
+    the embedding, has two input axes, that of a convolution in a ResNet's unit
+    three, and any other kernel one.
     """
     first = self.stacked_axes(path)
     axes = tuple(range(first, num_axes))
     if logical is not None:
       into_heads = len(axes) == 3 and logical[first] == "embed"
       inputs = 1 if into_heads else len(axes) - 1
+    elif self.in_unit(path):
+      inputs = 3
     else:
       inputs = 2 if ends_with(path, "out/kernel") and len(axes) == 3 else 1
     return axes[:inputs], axes[inputs:]

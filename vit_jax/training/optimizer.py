@@ -342,13 +342,14 @@ def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
   model_parts = parts or guess_parts(params)
 
   def label(path: str, _: Any) -> str:
-    return "muon" if model_parts.in_layer(path) and is_kernel(path) else "adam"
+    inside = model_parts.in_layer(path) or model_parts.in_unit(path)
+    return "muon" if inside and is_kernel(path) else "adam"
 
   labels = map_paths(label, params)
   if "muon" not in jax.tree.leaves(labels):
     raise ValueError(
-      "optimizer.kind='muon' is for the kernels of a ViT's blocks, and none is "
-      "trained here; choose adam."
+      "optimizer.kind='muon' is for the kernels of a ViT's blocks and of a "
+      "ResNet's units, and none is trained here; choose adam."
     )
   return labels
 

@@ -27,8 +27,8 @@ class OptimizerSettings(Section):
 
   kind: str = setting(
     "adam",
-    'Optimizer: "adam", "lamb", "muon" (for the kernels of the blocks, and '
-    'Adam for all else), or "sgd" with momentum.',
+    'Optimizer: "adam", "lamb", "muon" (for the kernels of the blocks and of a '
+    'ResNet\'s units, and Adam for all else), or "sgd" with momentum.',
     choices=OPTIMIZERS,
   )
   peak_lr: float = setting(
