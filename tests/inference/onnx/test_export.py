@@ -18,7 +18,7 @@ from tests.tiny import MEAN, STD, random_params
 from vit_jax.export import export_checkpoint
 from vit_jax.inference.onnx import export
 from vit_jax.inference.onnx.export import export_onnx
-from vit_jax.models import Origin, Patches
+from vit_jax.models import Origin, Patches, ResNet
 from vit_jax.pretrained.load import load_pretrained
 
 CHECKPOINTS = pathlib.Path(__file__).parents[2] / "checkpoints"
@@ -134,6 +134,19 @@ def test_layers_are_unrolled_and_types_are_float32(fields):
   x = ((images / 255 - MEAN) / STD).astype(np.float32)
   expected = jax.jit(lambda x: plain.apply({"params": params}, x))(x)
   np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_onnx_runtime_runs_a_resnet_of_two_stages():
+  """Its pool and the first convolutions of the second stage have strides."""
+  _needs_onnx()
+  model = ResNet(5, layers=(1, 1), width=32, origin=VIT.origin)
+  params = random_params(model, SIZE, 1)
+  images = np.random.default_rng(0).integers(0, 256, (3, *SIZE, 3), np.uint8)
+  session = _session(export_onnx(model, params))
+  (found,) = session.run(["logits"], {"images": images})
+  x = ((images / 255 - MEAN) / STD).astype(np.float32)
+  expected = jax.jit(model.apply)({"params": params}, x)
+  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
