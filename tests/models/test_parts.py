@@ -153,7 +153,7 @@ def test_every_parameter_of_every_family(name):
     outputs = {"head", "head_dist"}
     assert parts.gives_outputs(path) == (root in outputs), path
     assert parts.in_layer(path) == (root in in_layer), path
-    assert parts.in_unit(path) == ("_unit" in path), path
+    assert parts.in_residual_unit(path) == ("_unit" in path), path
     assert parts.reads_pixels(path) == (path == reads_pixels), path
     assert parts.stacked_axes(path) == 0
   assert reads_pixels in shapes
@@ -163,7 +163,7 @@ def test_every_parameter_of_every_family(name):
     assert by_names.depth(path) == depths[root], path
     assert by_names.is_head(path) == (root in HEADS)
     assert by_names.own_task(path) == (root in NOT_TAKEN_OVER)
-    assert by_names.in_unit(path) == parts.in_unit(path)
+    assert by_names.in_residual_unit(path) == parts.in_residual_unit(path)
 
 
 LAYERS = {"Ti": 12, "S": 12, "B": 12, "L": 24, "H": 32, "g": 40, "G": 48}

@@ -234,7 +234,7 @@ class Parts:
     spot = self._spot(path)
     return spot.stacked or spot.layer is not None
 
-  def in_unit(self, path: str) -> bool:
+  def in_residual_unit(self, path: str) -> bool:
     """Whether a parameter lies in a residual unit of a ResNet."""
     return any(map(_UNIT.fullmatch, path.split("/")))
 
@@ -270,7 +270,7 @@ class Parts:
     if logical is not None:
       into_heads = len(axes) == 3 and logical[first] == "embed"
       inputs = 1 if into_heads else len(axes) - 1
-    elif self.in_unit(path):
+    elif self.in_residual_unit(path):
       inputs = 3
     else:
       inputs = 2 if ends_with(path, "out/kernel") and len(axes) == 3 else 1

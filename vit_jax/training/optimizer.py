@@ -342,7 +342,7 @@ def _muon_or_adam(parts: Parts | None, params: Any) -> Any:
   model_parts = parts or guess_parts(params)
 
   def label(path: str, _: Any) -> str:
-    inside = model_parts.in_layer(path) or model_parts.in_unit(path)
+    inside = model_parts.in_layer(path) or model_parts.in_residual_unit(path)
     return "muon" if inside and is_kernel(path) else "adam"
 
   labels = map_paths(label, params)
