@@ -43,8 +43,7 @@ INPUT, ENCODER, DECODER, HEAD = PLACES = ("input", "encoder", "decoder", "head")
 # Names that a model which lists no parts may have for its layers, such as
 # "encoderblock_0" or "layers_3".
 _LAYER = re.compile(r"(?i)(.*(?:block|layer)s?_?)(\d+)")
-# Names of the residual units of a `ResNet`.
-_UNIT = re.compile(r"stage\d+_unit\d+")
+_UNIT = re.compile(r"stage\d+_unit\d+")  # As `unit_name` writes it.
 _GUESSED_MASKS = ("mask", "mask_token")
 
 
@@ -73,6 +72,11 @@ class LayerNames:
 
 OURS = LayerNames()
 """The names that `layer.make_blocks` gives to layers."""
+
+
+def unit_name(stage: int, unit: int) -> str:
+  """The name of a residual unit in a ResNet; both numbers count from 0."""
+  return f"stage{stage}_unit{unit}"
 
 
 @dataclasses.dataclass(frozen=True)

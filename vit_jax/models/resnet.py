@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from vit_jax.models.layer import Images, Pooled, fast_variance
 from vit_jax.models.model import Model, Origin, check_images, check_units
 from vit_jax.models.partitioning import cast, for_cpu, lay_out, with_axes
-from vit_jax.models.parts import ENCODER, Part, heads
+from vit_jax.models.parts import ENCODER, Part, heads, unit_name
 
 _CONV_AXES = (None, None, "channels_in", "channels_out")
 _NORM_GROUPS = 32
@@ -160,7 +160,7 @@ class ResNet(Model):
     for stage, units in enumerate(self.layers):
       for unit in range(units):
         stride = 2 if stage and not unit else 1
-        name = f"stage{stage}_unit{unit}"
+        name = unit_name(stage, unit)
         x = ResidualUnit(width * 2**stage, stride, **options, name=name)(x)
     return x, x.mean(axis=(1, 2))
 

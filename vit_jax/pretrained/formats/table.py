@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vit_jax.models.grid import param_shapes
+from vit_jax.models.parts import unit_name
 from vit_jax.models.paths import below, within
 from vit_jax.pretrained.formats.architecture import count_layers
 from vit_jax.pretrained.formats.mapping import SAME, Rule, Shapes
@@ -152,7 +153,7 @@ class Table:
       return rules
     for stage, units in enumerate(vit.resnet_layers):
       for unit in range(units):
-        inside = f"resnet/stage{stage}_unit{unit}"
+        inside = f"resnet/{unit_name(stage, unit)}"
         theirs = base + self.units.name(stage, unit)
         for row in _rows_for(
           self.rows("unit"), _shapes_inside(_shapes(vit), inside)
