@@ -82,6 +82,16 @@ class BlockFields:
   parallel: int = 1
 
 
+# A frozen dataclass cannot inherit from `BlockFields`, which is not frozen
+# because models inherit from it. Python 3.11 knows no argument `module`.
+_made = dataclasses.make_dataclass(
+  "ExtendedConfig",
+  [(f.name, f.type, f) for f in dataclasses.fields(BlockFields)],
+  bases=(LayerConfig,),
+  frozen=True,
+  namespace={"__module__": __name__},
+)
+
 if TYPE_CHECKING:
 
   class ExtendedConfig(LayerConfig, BlockFields):
@@ -90,15 +100,7 @@ if TYPE_CHECKING:
     def __init__(self, **fields: Any): ...
 
 else:
-  # A frozen dataclass cannot inherit from `BlockFields`, which is not frozen
-  # because models inherit from it.
-  ExtendedConfig = dataclasses.make_dataclass(
-    "ExtendedConfig",
-    [(f.name, f.type, f) for f in dataclasses.fields(BlockFields)],
-    bases=(LayerConfig,),
-    frozen=True,
-    module=__name__,
-  )
+  ExtendedConfig = _made
 
 
 class ExtendedMsa(Msa):

@@ -322,18 +322,20 @@ class _Leading(Section):
 
 
 # This class adds the sections of the objectives, in the order of `tasks.table`.
+_with_objectives = dataclasses.make_dataclass(
+  "_WithObjectives",
+  [
+    (name, kind, section(kind, needs=ALL_TASKS[name].needs))
+    for name, kind in sections().items()
+  ],
+  bases=(_Leading,),
+  frozen=True,
+)
+
 if typing.TYPE_CHECKING:
   _WithObjectives = _Leading
 else:
-  _WithObjectives = dataclasses.make_dataclass(
-    "_WithObjectives",
-    [
-      (name, kind, section(kind, needs=ALL_TASKS[name].needs))
-      for name, kind in sections().items()
-    ],
-    bases=(_Leading,),
-    frozen=True,
-  )
+  _WithObjectives = _with_objectives
 
 
 @dataclasses.dataclass(frozen=True)
