@@ -1,5 +1,6 @@
 """Makes modules of commands callable, as functions in Python."""
 
+import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -15,8 +16,13 @@ def make_callable(name: str, function: Callable[..., Any]) -> None:
   users call `vit_jax.train("my_photos")`. Both are the same object, whether or
   not `import vit_jax.train` comes before.
   """
-  call = {"__call__": staticmethod(function), "__doc__": function.__doc__}
-  kind = type("CallableModule", (types.ModuleType,), call)
+  members = {
+    "__call__": staticmethod(function),
+    "__doc__": function.__doc__,
+    # Python 3.11 would leave out the first parameter of a static method.
+    "__signature__": inspect.signature(function),
+  }
+  kind = type("CallableModule", (types.ModuleType,), members)
   sys.modules[name].__class__ = kind
   sys.modules[name].__doc__ = function.__doc__  # The module's is for a shell.
 

@@ -33,6 +33,8 @@ def tiff(pixels, names=(), **options):
   )
   text = f'<GDALMetadata>\n  <Item name="A">1</Item>{items}</GDALMetadata>'
   options = {"photometric": "minisblack", "planarconfig": "contig"} | options
+  if pixels.shape[-1] == 1:  # The last tifffile for Python 3.11 wants no axis.
+    pixels, options["planarconfig"] = pixels[..., 0], None
   if names:
     options["extratags"] = [(GDAL_METADATA, 2, None, text, True)]
   file = io.BytesIO()
