@@ -22,6 +22,15 @@ def test_the_steepest_fall_of_a_known_curve_is_suggested():
   assert found.smoothed[4] == pytest.approx(expected)
 
 
+def test_the_fall_after_a_leap_is_not_suggested():
+  """The loss falls slowly to 1.5 at 1e-2, leaps to 9 and falls back to 2."""
+  x = np.linspace(-6, 0, 601)
+  slow = 2 - 0.5 / (1 + np.exp(-8 * (x + 3)))
+  leap = 7 * np.exp(-((x + 0.8) ** 2) / 0.005)
+  found = suggest(10**x, slow + leap)
+  assert np.log10(found.suggested) == pytest.approx(-3 + 0.09, abs=0.03)
+
+
 def test_a_loss_that_only_rises_suggests_nothing():
   assert suggest(np.geomspace(1e-6, 1, 50), np.arange(50.0)).suggested is None
 

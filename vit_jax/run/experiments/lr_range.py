@@ -126,12 +126,17 @@ def find_lr(
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> Found:
-  """Smooths the losses and finds where they fall fastest, by log rate."""
+  """Smooths the losses and finds where they fall fastest, by log rate.
+
+  Rates above that of the lowest loss are left out: there the loss only falls
+  back after it has leapt up.
+  """
   weights = np.cumsum(_SMOOTHING ** np.arange(len(losses)))
   totals = itertools.accumulate(losses, lambda total, x: _SMOOTHING * total + x)
   smoothed = (np.array([*totals]) / weights).tolist()
   slope = np.gradient(smoothed, np.log(rates))
-  steepest = int(np.argmin(slope))
+  lowest = int(np.argmin(smoothed))
+  steepest = int(np.argmin(slope[: lowest + 1]))
   suggested = float(rates[steepest]) if slope[steepest] < 0 else None
   return Found([*rates], [*losses], smoothed, suggested)
 
