@@ -195,10 +195,19 @@ def test_the_result_comes_first_and_in_words(measured):
     'by); "dog & co" is'
   )
   assert alone.endswith(" in 2 of 5.")
-  other = {**runs[1].config, "data.eval_split": "test[:15]"}
-  runs[1] = dataclasses.replace(runs[1], config=other)
-  told = headline_of(["a", "b"], runs)
-  assert told.startswith("The runs were evaluated on different images")
+  unknown = dataclasses.replace(runs[1], config={})
+  told = headline_of(["a", "b"], [runs[0], unknown])
+  assert told.startswith('"b" has no checkpoint, so it is not known whether')
+  for key, value, is_other in (
+    ("data.eval_split", "test[:15]", True),
+    ("data.labels_file", "b.csv", True),
+    ("data.dir", "packed_b", True),
+    ("data.train_split", "train[:50%]", False),
+  ):
+    other = dataclasses.replace(runs[1], config={**runs[1].config, key: value})
+    told = headline_of(["a", "b"], [runs[0], other])
+    refusal = "The runs were evaluated on different images or labels"
+    assert told.startswith(refusal) == is_other, key
   for name, is_other in (("photos", False), ("photos, held out", True)):
     kept = dataclasses.replace(measured, data_name=name)
     runs = [example.facts(name, kept) for name in "ab"]

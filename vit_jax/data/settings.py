@@ -31,6 +31,26 @@ UNCERTAIN = ("ignore", "positive", "negative")
 ON_UNREADABLE = ("stop", "skip")
 # The strongest magnitude of RandAugment; the scale of its paper ends at 10.
 MAX_MAGNITUDE = 30
+# The fields of `DataSettings` that choose the images of an evaluation and their
+# labels: scores are comparable if all of them are equal. With a part of the
+# training images that is held out, those of `HELD_OUT_FIELDS` are as well.
+EVALUATED_FIELDS = (
+  "name",
+  "root",
+  "dir",
+  "labels_file",
+  "eval_labels_file",
+  "file_column",
+  "label_columns",
+  "group_column",
+  "unknown",
+  "uncertain",
+  "tfds_label",
+  "eval_split",
+  "eval_fraction",
+  "target_scale",
+)
+HELD_OUT_FIELDS = ("held_out_by", "held_out_below")
 # The schemes of addresses that epath reads, with the library that each needs.
 _BUCKETS = {"gs": None, "s3": "s3fs", "az": "adlfs", "hf": "huggingface_hub"}
 _PAD = checks.up_to(4_096, "there would be little else", 0)

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from vit_jax.data.settings import EVALUATED_FIELDS, HELD_OUT_FIELDS
 from vit_jax.inspection import charts
 from vit_jax.inspection.photograph import LONGEST
 from vit_jax.report import pictures, tables
@@ -130,10 +131,15 @@ def headline_of(names: Sequence[str], runs: Sequence[RunFacts]) -> str:
   ranked = _ranked(names, runs)
   if len(ranked) < 2:
     return ""
+  if unknown := [name for name, run in ranked if not run.config]:
+    return (
+      f'"{unknown[0]}" has no checkpoint, so it is not known whether the runs '
+      "were evaluated on the same images: compare their figures with care."
+    )
   if not _same_images(ranked):
     return (
-      "The runs were evaluated on different images: do not compare their "
-      "figures."
+      "The runs were evaluated on different images or labels: do not compare "
+      "their figures."
     )
   if alike := _alike(ranked):
     return alike
@@ -166,8 +172,9 @@ def _is_best_known(ranked: _Ranked) -> bool:
 
 
 def _same_images(ranked: _Ranked) -> bool:
-  """Whether all runs were evaluated on the same images."""
-  return len({_evaluated_on(run) for _, run in ranked}) == 1
+  """Whether all runs say that they were evaluated on the same images."""
+  runs = [run for _, run in ranked]
+  return all(r.config for r in runs) and len(set(map(_evaluated_on, runs))) == 1
 
 
 def _alike(ranked: _Ranked) -> str:
@@ -183,12 +190,12 @@ def _evaluated_on(run: RunFacts) -> tuple[Any, ...]:
   It holds the data, the metric that is the score, and the number of examples,
   as far as the run's folder says.
   """
-  keys = ("name", "root", "train_split", "eval_split", "eval_fraction")
-  config = [run.config.get(f"data.{key}") for key in keys]
+  fields = EVALUATED_FIELDS
   if run.measured and run.measured.data_name.endswith(", held out"):
-    config.append(run.config.get("data.held_out_by"))
+    fields += HELD_OUT_FIELDS
+  values = [str(run.config.get(f"data.{field}")) for field in fields]
   score = run.task and run.task.scores.best
-  return (*config, score, run.scores.get(Split.EVAL.key("examples")))
+  return (*values, score, run.scores.get(Split.EVAL.key("examples")))
 
 
 def _evaluation_text(measured: Measured) -> str:

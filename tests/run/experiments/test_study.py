@@ -140,6 +140,21 @@ def test_no_row_is_the_best_if_the_images_cannot_tell(
   assert last.startswith(first + says)
 
 
+def test_rows_on_other_images_are_not_compared(trained, tmp_path, capsys):
+  file = tmp_path / "study.py"
+  file.write_text(
+    'ROWS = {"a": {}, "b": {}}\n'
+    "from vit_jax.config import base_config\n"
+    "def get_config(row):\n"
+    "  c = base_config()\n"
+    '  c.data.name = {"a": "digits", "b": "cifar10"}[row]\n'
+    "  return c\n"
+  )
+  run_study(str(file), str(tmp_path / "runs"))
+  *_, last = capsys.readouterr().out.splitlines()
+  assert last.startswith("The rows were evaluated on different images")
+
+
 def test_a_last_score_that_is_nan_is_none(file, trained, tmp_path, capsys):
   """An earlier one does not stand for it, so such a row is not the best."""
   folder = tmp_path / "runs" / "a_0"

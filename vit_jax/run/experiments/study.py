@@ -10,6 +10,7 @@ from typing import Any
 
 from etils import epath
 
+from vit_jax.data.settings import EVALUATED_FIELDS
 from vit_jax.run import build
 from vit_jax.run.experiments.study_file import (
   Study,
@@ -140,10 +141,23 @@ def _show_best(study: Study, rows: Sequence[Any], display: Display) -> None:
   if scored := [row for row in rows if comparable(row.get(key)) > -math.inf]:
     texts = [(row["row"], metric.format.format(row[key])) for row in scored]
     display.table(("row", metric.label), texts)
+    if len({_evaluated_on(study, row) for row in scored}) > 1:
+      display.note(
+        "The rows were evaluated on different images or labels: compare only "
+        "those of the same data."
+      )
+      return
     scored.sort(key=lambda row: -row[key])
     alike = task.scores.alike([(row["row"], row) for row in scored])
     best = f"Best: {scored[0]['row']} with {metric.text(scored[0])}."
     display.note(alike or best)
+
+
+def _evaluated_on(study: Study, row: Mapping[str, Any]) -> tuple[Any, ...]:
+  """The data on which a row was evaluated, equal for comparable rows."""
+  data = study.settings[row["row"]].data
+  values = [getattr(data, field) for field in EVALUATED_FIELDS]
+  return (*values, row.get(Split.EVAL.key("examples")))
 
 
 def means(study: Study, rows: Sequence[Mapping]) -> list[dict[str, Any]]:
