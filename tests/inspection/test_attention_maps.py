@@ -31,7 +31,7 @@ from vit_jax.inspection.attention_maps import (
   rollout,
 )
 from vit_jax.inspection.embedding_maps import embedding_filters
-from vit_jax.models import ResNet, from_fields, to_fields
+from vit_jax.models import ResNet, from_fields, make_vit, to_fields
 from vit_jax.models.parts import stack
 
 POOLINGS = ("token", "gap", "map")
@@ -279,6 +279,24 @@ def test_uniform_attention_has_the_mean_distance_of_a_grid():
   A = np.full((1, 1, 1, 4, 4), 1 / 4, np.float32)
   found = mean_attention_distance(Attention(A, None, (2, 2), 0, 16))
   assert found.item() == pytest.approx(16 * (2 + 2**0.5) / 4, rel=1e-6)
+
+
+def test_an_axial_layer_has_heads_along_rows_and_then_along_columns():
+  """All queries of a row of patches attend to it alone: each row has 1 / h."""
+  model = make_vit("Axial-Ti/4", num_classes=3, num_layers=2)
+  h, w = 2, 3
+  images = np.random.default_rng(0).normal(size=(2, 8, 12, 3)).astype("f")
+  found = attention_weights(model, random_params(model, (8, 12), 0), images)
+  assert found.num_layers == 2 and len(found.layers) == 4
+  k = model.num_heads
+  for layer in (0, 1):
+    maps = output_attention(found, layer)
+    assert maps.shape == (2, 2 * k, h, w)
+    rows, columns = maps[:, :k], maps[:, k:]
+    np.testing.assert_allclose(rows.sum(axis=-1), 1 / h, rtol=1e-5)
+    np.testing.assert_allclose(columns.sum(axis=-2), 1 / w, rtol=1e-5)
+    assert np.ptp(rows.sum(axis=-2)) > 1e-3  # Not even along a row.
+  assert mean_attention_distance(found).shape == (2, 2, 2 * k)
 
 
 def test_attention_to_the_class_token_alone_has_no_distance():

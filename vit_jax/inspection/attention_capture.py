@@ -32,8 +32,8 @@ class Attention:
 
   Attributes:
     layers: Weights (or gradients) of the encoder's layers; row q belongs to
-      query q. An axial block counts as two layers, one along the rows of
-      patches and one along the columns.
+      query q. An axial layer has two entries, one along the rows of patches and
+      one along the columns.
     pool: Weights of the query that pools the tokens, such as the MAP head's
       probe; None without attention pooling.
     grid: Number of patches along height and width, (h, w).
@@ -42,9 +42,10 @@ class Attention:
     readout: Share of each token in the output; None if `pool` decides it.
     class_token: Whether the first token is the class token.
     has: Which channels each image has, if each of them has tokens of its own.
+    each: Number of entries of a layer: 1, or 2 of an axial one.
   """
 
-  layers: Float[np.ndarray, "L B k S S"]
+  layers: Float[np.ndarray, "n B k S S"]
   pool: Float[np.ndarray, "B k S"] | None
   grid: tuple[int, int]
   prefix: int
@@ -52,6 +53,20 @@ class Attention:
   readout: Float[np.ndarray, " S"] | None = None
   class_token: bool = True
   has: Bool[np.ndarray, "B C"] | None = None
+  each: int = 1
+
+  @property
+  def num_layers(self) -> int:
+    """Number of the encoder's layers, L."""
+    return len(self.layers) // self.each
+
+  def of_layer(self, layer: int) -> Float[np.ndarray, "B heads S S"]:
+    """The weights of all heads of a layer, which counts from 0.
+
+    Those of an axial layer are its heads along rows, then those along columns.
+    """
+    first = layer * self.each
+    return np.concatenate(self.layers[first : first + self.each], axis=1)
 
   @property
   def tokens_each(self) -> int:
@@ -257,8 +272,9 @@ def _attention(model: BaseVit, images: Inputs, tree: Any) -> Attention:
     N *= has.shape[1]
   blocks = [tree.get(OURS.of(i), {}) for i in range(model.num_layers)]
   readout = _shares(model, N)
+  weights = [A for block in blocks for A in _layers(block, grid)]
   found = Attention(
-    layers=np.stack([A for block in blocks for A in _layers(block, grid)]),
+    layers=np.stack(weights),
     pool=_pool(model, tree, N) if readout is None else None,
     grid=grid,
     prefix=model.prefix,
@@ -266,6 +282,7 @@ def _attention(model: BaseVit, images: Inputs, tree: Any) -> Attention:
     readout=readout,
     class_token=model.class_token,
     has=has,
+    each=len(weights) // model.num_layers,
   )
   if has is None or has.any(axis=0).all():
     return found

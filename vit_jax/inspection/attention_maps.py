@@ -165,17 +165,19 @@ def relevance(
 
 def output_attention(
   attention: Attention, layer: int
-) -> Float[np.ndarray, "B k h w"]:
+) -> Float[np.ndarray, "B heads h w"]:
   """The class token's attention to the patches in a layer, by head.
 
   Layers count from 0. Without a class token, the attention is averaged over
-  all tokens as queries.
+  all tokens as queries. The heads are those of `Attention.of_layer`.
   """
-  A = attention.layers[layer]
+  A = attention.of_layer(layer)
   return attention.maps(A[:, :, 0] if attention.class_token else A.mean(axis=2))
 
 
-def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
+def mean_attention_distance(
+  attention: Attention,
+) -> Float[np.ndarray, "L B heads"]:
   """Mean attention distance of each head on each image (Fig. 7, right).
 
   This is the distance in pixels between the centres of two patches, weighted
@@ -196,7 +198,8 @@ def mean_attention_distance(attention: Attention) -> Float[np.ndarray, "L B k"]:
     total = np.maximum(A.sum(axis=-1), np.finfo(A.dtype).tiny)
     return (np.einsum("bkqs,qs->bkq", A, pixels) / total).mean(axis=-1)
 
-  return np.stack([distance(A) for A in attention.layers])
+  layers = range(attention.num_layers)
+  return np.stack([distance(attention.of_layer(n)) for n in layers])
 
 
 def _readout(attention: Attention, fuse: Any) -> Float[np.ndarray, "B S"]:

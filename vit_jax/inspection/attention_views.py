@@ -188,7 +188,7 @@ def _arrays(
   arrays["rollout"] = maps.rollout(A, options.head_fusion, options.discard)
   arrays["attention"] = maps.output_attention(A, layer)
   by_layer = [
-    maps.output_attention(A, n).mean(axis=1) for n in range(len(A.layers))
+    maps.output_attention(A, n).mean(axis=1) for n in range(A.num_layers)
   ]
   arrays["layers"] = np.stack(by_layer, axis=1)
   arrays["distance"] = maps.mean_attention_distance(A).swapaxes(0, 1)
