@@ -323,6 +323,29 @@ def test_a_suggestion_goes_on_after_a_fault_of_the_compiler(
     assert text.endswith("compile: the compiler failed: INTERNAL: a fault")
 
 
+def test_a_suggestion_says_if_no_change_is_possible():
+  """One group of devices has its data and two halves of each kernel."""
+  settings = read(digits.get_config())
+  settings = replaced(settings, {"mesh.data": 4})
+  chip = compiler.CHIPS["v5e"]
+  text = suggestion(settings, chip, jax.devices()[:2], (10, 1_000))
+  assert text.startswith("None of these changes is possible: "), text
+  assert "data=4" in text
+
+
+def test_changes_keep_the_devices_of_a_kernel_together():
+  settings = replaced(read(digits.get_config()), {"mesh.tensor": 2})
+  changes = list(compiler.changes(settings, 16))
+  assert {change["mesh.fsdp"] for change in changes} == {8}
+
+
+def test_the_size_of_a_folder_is_not_that_of_a_data_set_it_replaces():
+  flags = "digits", "--topology=v5e:1x1", "--config.data.root=photos"
+  done = commands.run("vit_jax.estimate", *flags)
+  assert done.returncode == 2
+  assert "the size of photos is unknown: give --num_classes" in done.stderr
+
+
 def test_changes_begin_with_what_costs_least():
   config = pretrain.get_config("L/16,imagenet2012")
   config.batch_size = 64

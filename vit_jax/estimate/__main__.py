@@ -114,17 +114,22 @@ def main(_: list[str]) -> int:
   from vit_jax.run.flags import config_settings
 
   settings = config_settings()
+  sizes = _data_set(settings)
   chip, devices = compiler.devices_of(topology)
-  sizes = _data_set(settings.data.name)
   say(f"Compiling for {topology} ...")
   try:
     row, text = compiler.estimate(
       settings, chip, devices, *sizes, forward=options.forward
     )
   except compiler.DoesNotFit as error:
-    say(f"{topology}: does not fit: {error}", sys.stdout)
+    lines = sys.stdout
+    if options.json:
+      lines = sys.stderr
+      row = {"topology": topology, "why": f"does not fit: {error}"}
+      say(json.dumps(row), sys.stdout, whole=True)
+    say(f"{topology}: does not fit: {error}", lines)
     if options.suggest and not options.forward:
-      say(suggestion(settings, chip, devices, sizes), sys.stdout)
+      say(suggestion(settings, chip, devices, sizes), lines)
     return 1
   if program:
     with replacing(program) as file:
@@ -154,7 +159,7 @@ def _tune(options: Any) -> int:
   settings = config_settings()
   if path:
     tuned_config.check_target(path, config_name())
-  sizes = _data_set(settings.data.name)
+  sizes = _data_set(settings)
   topology, most = options.topology, options.trials
   best, rows = tune.tune(settings, topology, sizes, most=most)
   changes = best.changes(settings)
@@ -170,18 +175,21 @@ def _tune(options: Any) -> int:
   return 0
 
 
-def _data_set(name: str | None) -> tuple[int, int]:
+def _data_set(settings: "Settings") -> tuple[int, int]:
   """(classes, training images), from the flags or else of a known data set.
 
-  Raises ValueError if neither gives them.
+  Raises ValueError if neither gives them, or for a folder without the flags.
   """
+  data = settings.data
+  folder = data.root or data.dir
+  name = None if folder else data.name
   num_classes, num_examples = DATA_SETS.get(name or "", (0, 0))
   num_classes = flags.FLAGS.num_classes or num_classes
   num_examples = flags.FLAGS.num_examples or num_examples
   if not (num_classes and num_examples):
+    shown = folder or f"data.name={name!r}"
     raise ValueError(
-      f"the size of data.name={name!r} is unknown: give --num_classes and "
-      "--num_examples."
+      f"the size of {shown} is unknown: give --num_classes and --num_examples."
     )
   return num_classes, num_examples
 
@@ -196,18 +204,22 @@ def suggestion(
   from vit_jax.estimate import compiler
   from vit_jax.runtime.settings import replaced
 
-  failures = []
+  failures, refusals, too_large = [], [], 0
   for change in compiler.changes(settings, len(devices)):
     text = " ".join(f"--config.{k}={v}" for k, v in change.items())
     say(f"Trying {text} ...")
     try:
       trial = replaced(settings, change)
       row, _ = compiler.estimate(trial, chip, devices, *sizes)
+    except compiler.DoesNotFit:
+      too_large += 1
+      continue
     except compiler.NotCompiled as error:
       failures.append(str(error))
       say(failures[-1])
       continue
-    except ValueError:
+    except ValueError as error:
+      refusals.append(str(error))
       continue
     peak = row["hbm_gib"]["peak"]
     mfu = row["mfu"]
@@ -218,6 +230,8 @@ def suggestion(
       "None of the changes that compile makes it fit, and at least one does "
       f"not compile: {failures[0]}"
     )
+  if refusals and not too_large:
+    return f"None of these changes is possible: {refusals[0]}"
   return "None of these changes makes it fit: use more chips."
 
 

@@ -309,13 +309,15 @@ def changes(settings: Settings, num_devices: int) -> Iterator[dict[str, Any]]:
 
   Each is a dictionary with the values of dotted keys.
   """
-  if (settings.mesh.fsdp or 1) < num_devices:
-    yield {"mesh.fsdp": num_devices}
-  yield {"mesh.fsdp": num_devices, "model.remat": "dots"}
-  most = {"mesh.fsdp": num_devices, "model.remat": "full", "model.scan": True}
+  # Groups of devices, each with images of its own.
+  groups = num_devices // max(1, settings.mesh.tensor)
+  if (settings.mesh.fsdp or 1) < groups:
+    yield {"mesh.fsdp": groups}
+  yield {"mesh.fsdp": groups, "model.remat": "dots"}
+  most = {"mesh.fsdp": groups, "model.remat": "full", "model.scan": True}
   yield most
   size = settings.batch_size // 2
-  while size >= num_devices and size % num_devices == 0:
+  while size >= groups and size % groups == 0:
     yield {**most, "batch_size": size}
     size //= 2
 
