@@ -86,7 +86,12 @@ def main(arguments: list[str]) -> None:
   import jax
 
   from vit_jax.run.experiments import probe
-  from vit_jax.run.flags import config_settings, data_keys
+  from vit_jax.run.flags import (
+    DATA_PLACES,
+    config_settings,
+    data_keys,
+    is_given,
+  )
   from vit_jax.run.settings import ProbeSettings
   from vit_jax.runtime.display import Display
 
@@ -97,6 +102,9 @@ def main(arguments: list[str]) -> None:
   if options.probe != "segment":
     measure = functools.partial(probe.probe_checkpoint, probe=options.probe)
   data = data_keys(arguments[1], sets=True) if arguments[1:] else {}
+  # A flag replaces what a configuration says about its data, but not the data.
+  places = [f"data.{place}" for place in DATA_PLACES]
+  data = {k: v for k, v in data.items() if k in places or not is_given(k)}
   result: Any = measure(
     arguments[0],
     config_settings(ProbeSettings, data),

@@ -422,8 +422,20 @@ def test_a_run_is_named_after_a_file_without_its_ending(
   assert f" --workdir={folder} " in expanded(line)[0]
 
 
-def test_the_name_of_a_data_set_stands_for_it_where_that_is_read():
+def test_the_name_of_a_data_set_stands_for_it_where_that_is_read(tmp_path):
   assert flags.data_keys("digits", sets=True) == {"data.name": "digits"}
+  file = tmp_path / "mine.py"
+  file.write_text(
+    "from vit_jax.config import base_config\n"
+    "def get_config():\n"
+    "  c = base_config()\n"
+    "  c.data.update(root='photos', eval_fraction=0.5, sampling='classes')\n"
+    "  return c\n"
+  )
+  assert flags.data_keys(str(file), sets=True) == {
+    "data.root": "photos",
+    "data.eval_fraction": 0.5,
+  }
   for name, sets in (("digits", False), ("image_folder", True)):
     with pytest.raises(ValueError, match=f"{name} has no folder of images: gi"):
       flags.data_keys(name, sets=sets)

@@ -316,16 +316,28 @@ def define_config_keys(cls: type[Section]) -> None:
   flags.declare_key_flag("config")
 
 
-def data_keys(data: str, sets: bool = False) -> dict[str, str]:
+# The keys of `data` that name the data, and those that only training reads.
+DATA_PLACES = ("name", "root", "dir", "labels_file")
+_OF_TRAINING = ("labels", "sampling", "tokens")
+
+
+def data_keys(data: str, sets: bool = False) -> dict[str, Any]:
   """The keys of the configuration that a folder or a file of labels stands for.
 
   With `sets`, `data` may also be a configuration, such as digits, and stands
-  for its data set. Raises ValueError if it is none of these.
+  for the keys of its data, but for those that only training reads. Raises
+  ValueError if it is none of these.
   """
   flag, text = _kind(data)
   if flag == "config":
-    if sets and (name := load_config(data).data.name):
-      return {"data.name": name}
+    found = load_config(data).data if sets else {}
+    if any(found.get(place) for place in DATA_PLACES):
+      default = base_config().data
+      return {
+        f"data.{key}": value
+        for key, value in found.items()
+        if value != default[key] and key not in _OF_TRAINING
+      }
     raise ValueError(
       f"{text} has no folder of images: give a folder or a file of labels."
     )
