@@ -140,6 +140,28 @@ def test_no_row_is_the_best_if_the_images_cannot_tell(
   assert last.startswith(first + says)
 
 
+def test_a_finished_row_says_that_another_folder_was_not_read(
+  trained, tmp_path, capsys
+):
+  file = tmp_path / "study.py"
+  file.write_text(
+    "from vit_jax.config import base_config\n"
+    'ROWS = {"a": {}}\n'
+    "def get_config(row):\n"
+    "  c = base_config()\n"
+    '  c.data.root = "photos"\n'
+    "  return c\n"
+  )
+  options = {"file": str(file), "workdir": str(tmp_path / "runs")}
+  for changes, says in (
+    ((), "Row 1 of 1: a"),
+    ((), "a is finished.\n"),
+    (["data.root=others"], "data.root=photos, and others was not read: if it"),
+  ):
+    run_study(**options, changes=changes)
+    assert says in capsys.readouterr().out
+
+
 def test_rows_on_other_images_are_not_compared(trained, tmp_path, capsys):
   file = tmp_path / "study.py"
   file.write_text(

@@ -32,10 +32,10 @@ _RATE = "optimizer.peak_lr"  # The key that `select` chooses.
 _RESTARTS = 1  # The most restarts of a run without a new checkpoint.
 _MOST_RESULT = 2**24  # Bytes of a row's settings and metrics.
 _STOPPED = (130, 143)  # Exit codes after Ctrl-C and SIGTERM.
+_FOLDERS = ("data.root", "data.dir")  # They may have moved, or be others.
 # The settings that do not change a run's result begin with these.
 _PLACES = (
-  "data.root",
-  "data.dir",
+  *_FOLDERS,
   "data.data_dir",
   "loader.",
   "fewshot.data.data_dir",
@@ -291,9 +291,10 @@ def _run(
   """
   workdir = study.workdir / (folder or row)
   changes = {**study.changes, **(changes or {})}
-  settings = to_dict(changed(study.settings[row], changes))
-  fixed = {k: v for k, v in flat(settings).items() if not k.startswith(_PLACES)}
+  settings = flat(to_dict(changed(study.settings[row], changes)))
+  fixed = {k: v for k, v in settings.items() if not k.startswith(_PLACES)}
   current = json.loads(json.dumps(fixed))  # As `_read` returns it.
+  folders = {key: settings[key] for key in _FOLDERS}
   result = _read(workdir)
   if result is None:
     command = (
@@ -314,7 +315,7 @@ def _run(
       display.note(f"{workdir.name} failed with exit code {code}.")
       return None
     metrics = _metrics(workdir, build.task_of(study.settings[row]))
-    result = {"settings": current, "metrics": metrics}
+    result = {"settings": current, "folders": folders, "metrics": metrics}
     replace(workdir / "row.json", json.dumps(result, indent=1).encode())
     return result
   old = result["settings"]
@@ -324,7 +325,15 @@ def _run(
       f"{workdir} is finished, with {key}={old[key]!r}, and the row now has "
       f"{current[key]!r}: remove that folder or give another --workdir."
     )
-  display.note(f"{workdir.name} is finished.")
+  text = f"{workdir.name} is finished."
+  for key, folder_now in folders.items():
+    before = result["folders"].get(key, folder_now)
+    if before != folder_now:
+      text += (
+        f" Its images were those of {key}={before}, and {folder_now} was not "
+        f"read: if it has other images, remove {workdir}."
+      )
+  display.note(text)
   return result
 
 
@@ -337,8 +346,10 @@ def _read(workdir: epath.Path) -> dict | None:
   if not path.exists():
     return None
   try:
-    result = json.loads(read_regular(path, _MOST_RESULT))
-    if all(isinstance(result[key], dict) for key in ("settings", "metrics")):
+    # Results of earlier versions have no "folders".
+    result = {"folders": {}} | json.loads(read_regular(path, _MOST_RESULT))
+    parts = ("settings", "folders", "metrics")
+    if all(isinstance(result[key], dict) for key in parts):
       return result
   except (ValueError, LookupError, TypeError, RecursionError):
     pass
