@@ -9,8 +9,8 @@ learned positions and a class token. Muon reaches the same loss in fewer steps
 than Adam, and a step on 26 of the 64 patches takes half as long as on all.
 
 `configs/cifar10.py:hybrid` takes 4 x 4 patches from the feature map of a ResNet
-of two units, 8 x 8 (Section 3.1, "Hybrid Architecture"). Its Transformer has
-four layers and sees all patches. A step takes 1.2 times as long for each image
+of three units, 8 x 8 (Section 3.1, "Hybrid Architecture"). Its Transformer has
+two layers and sees all patches. A step takes 1.2 times as long for each image
 as that of the plain ViT, and less than half as many epochs are needed for the
 same accuracy. Muon trains the convolutions of the units, too.
 
@@ -58,6 +58,6 @@ def get_config(recipe: str = "muon"):
   if recipe == "hybrid":
     c.update(batch_size=128, total_epochs=15.0)
     c.model.update(
-      resnet_layers=(2,), num_layers=4, patch_size=2, patch_dropout_rate=0.0
+      resnet_layers=(3,), num_layers=2, patch_size=2, patch_dropout_rate=0.0
     )
   return c
