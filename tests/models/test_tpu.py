@@ -248,8 +248,14 @@ def test_the_splash_kernel_has_the_value_and_gradients_of_attention(
     v = z.reshape(1, S, k, D_h)
     return jnp.einsum("hbqk,bkhe->bqhe", A, v).reshape(1, S, D)
 
+  # On CPUs, the compiler of jax 0.10 gives wrong gradients where an interpreted
+  # kernel follows a constraint of the layout; outside of jit they are right.
+  compiled = (
+    jax.jit if jax.__version_info__ >= (0, 12) else lambda attend: attend
+  )
+
   def value_and_gradients(attend):
-    y, backward = jax.vjp(jax.jit(attend), q, key, z)
+    y, backward = jax.vjp(compiled(attend), q, key, z)
     return y, *backward(weights)
 
   both = map(value_and_gradients, (splash, plain))
