@@ -128,6 +128,21 @@ def test_nan_infinity_and_no_data_are_unknown(tmp_path):
 
 
 @pytest.mark.parametrize(
+  "tag, masked", [("-9999", 0), ("nan", 0), ("65536", 0), ("0.5", 0), ("7", 1)]
+)
+def test_a_no_data_value_outside_of_the_type_masks_nothing(
+  tmp_path, tag, masked
+):
+  numbers = np.full(DEPTH.shape, 9, np.uint16)
+  numbers[0, 0] = 7
+  content = tiff(numbers, _42113=tag)
+  root = write(tmp_path, content, content, ending="tif")
+  label = open_split(DataSettings(root=root), "train")[0]["label"]
+  assert np.isnan(label).sum() == masked
+  assert np.nanmax(label) == 9
+
+
+@pytest.mark.parametrize(
   "filler, form, given, said",
   [
     (65535, picture, None, "65535 is taken .* (4.2% .*data.unknown=0,65535 l"),

@@ -105,7 +105,10 @@ def _mask_no_data(image: Image.Image, pixels: Values) -> Values:
     value = float(str(tags.get(_NO_DATA, "")).strip("\0 "))
   except ValueError:
     return pixels
-  return np.where(pixels == pixels.dtype.type(value), np.nan, pixels)
+  if pixels.dtype.kind == "f":
+    value = pixels.dtype.type(value)  # A number of the file's own precision.
+  # No integer equals a value outside of its type, such as -9999 in uint16.
+  return np.where(pixels == value, np.nan, pixels)
 
 
 def _read_array(path: bytes, encoded: bytes) -> Values:
