@@ -187,7 +187,7 @@ class Display:
   def header(self, rows: Iterable[tuple[str, str]]) -> None:
     """Shows what is about to run, with one name and value per line."""
     for name, value in rows:
-      self.note(f"{name:<9}{value}")
+      self.note(f"{name:<8} {value}")
 
   def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Shows rows below the names of their columns, as an aligned table."""

@@ -13,6 +13,7 @@ from vit_jax.tasks.regression.task import (
   Regression,
   RegressionOutcome,
   RegressionTask,
+  r_squared,
 )
 from vit_jax.training.losses import StepContext
 from vit_jax.training.settings import LossSettings
@@ -117,3 +118,8 @@ def test_every_head_answers_in_the_unit_of_the_targets(block):
   answers = apply(model, unflatten_dict(found, sep="/"), x)
   np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
   assert loaded.task == RegressionTask()
+
+
+def test_equal_labels_have_no_r_squared():
+  """Though their mean, 0.1 and a rounding, leaves a spread of 1e-33."""
+  assert np.isnan(r_squared(np.full((3, 1), 0.3), np.full((3, 1), 0.1))).all()

@@ -338,4 +338,6 @@ def r_squared(
   """
   spread = ((labels - labels.mean(0)) ** 2).sum(0)
   error = ((outputs - labels) ** 2).sum(0)
-  return 1 - error / np.where(spread > 0, spread, np.nan)
+  # The spread of equal labels is not quite 0, as their mean is rounded.
+  differ = (labels != labels[:1]).any(0)
+  return 1 - error / np.where(differ, spread, np.nan)
